@@ -11,7 +11,7 @@ use super::engine_ref::EngineRef;
 use super::mode::Attached;
 use super::queues::Sleeper;
 use crate::progress::counters::CounterEvents;
-use crate::progress::shared::Count;
+use crate::progress::shared::SharedCounter;
 use crate::types::Error;
 
 /// The outcome of [`Counter::wait`].
@@ -53,7 +53,7 @@ pub enum CounterWait {
 /// ```
 pub struct Counter<M: Attached> {
     engine: M::Engine,
-    count: Arc<Count>,
+    count: Arc<SharedCounter>,
     sleeper: Sleeper,
 }
 
@@ -180,7 +180,7 @@ impl<M: Attached> Counter<M> {
 
 /// See [`Counter::reader`].
 #[derive(Clone, Debug)]
-pub struct CounterReader(Arc<Count>);
+pub struct CounterReader(Arc<SharedCounter>);
 
 impl CounterReader {
     /// Like [`Counter::value`].

@@ -17,7 +17,7 @@ pub(crate) trait Gather: Send {
 
 /// The collective call that a rank has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum CollectiveStep {
     Join = 0,
     Fence = 1,
     Barrier = 2,
@@ -45,7 +45,7 @@ impl<G: Gather> Collective<G> {
     /// Waits until every rank has joined.
     pub(crate) fn join(gather: G) -> Result<Self, BootstrapError> {
         let mut joined = Self::assume_joined(gather);
-        joined.step(Step::Join, Vec::new())?;
+        joined.step(CollectiveStep::Join, Vec::new())?;
         Ok(joined)
     }
 
@@ -99,11 +99,11 @@ impl<G: Gather> Collective<G> {
 
     pub(crate) fn fence(&mut self) -> Result<(), BootstrapError> {
         let pending = std::mem::take(&mut self.pending);
-        self.step(Step::Fence, pending)
+        self.step(CollectiveStep::Fence, pending)
     }
 
     pub(crate) fn barrier(&mut self) -> Result<(), BootstrapError> {
-        self.step(Step::Barrier, Vec::new())
+        self.step(CollectiveStep::Barrier, Vec::new())
     }
 
     pub(crate) fn get(&mut self, rank: usize, key: &str) -> Result<Vec<u8>, BootstrapError> {
@@ -120,14 +120,14 @@ impl<G: Gather> Collective<G> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    fn step(&mut self, step: Step, values: Vec<u8>) -> Result<(), BootstrapError> {
+    fn step(&mut self, step: CollectiveStep, values: Vec<u8>) -> Result<(), BootstrapError> {
         self.check()?;
         let result = self.try_step(step, values);
         self.failed = result.as_ref().err().cloned();
         result
     }
 
-    fn try_step(&mut self, step: Step, values: Vec<u8>) -> Result<(), BootstrapError> {
+    fn try_step(&mut self, step: CollectiveStep, values: Vec<u8>) -> Result<(), BootstrapError> {
         let mut part = Vec::with_capacity(PART_HEADER_BYTES + values.len());
         part.push(step as u8);
         part.extend_from_slice(&self.calls.to_le_bytes());
@@ -210,7 +210,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_part_contents_never_panic(tail: Vec<u8>, with_header: bool) {
-            let mut part = vec![Step::Fence as u8, 0, 0, 0, 0, 0, 0, 0, 0];
+            let mut part = vec![CollectiveStep::Fence as u8, 0, 0, 0, 0, 0, 0, 0, 0];
             if !with_header {
                 part.clear();
             }
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn out_of_step_ranks_get_an_error() {
-        let part = vec![Step::Barrier as u8, 0, 0, 0, 0, 0, 0, 0, 0];
+        let part = vec![CollectiveStep::Barrier as u8, 0, 0, 0, 0, 0, 0, 0, 0];
         let error = Collective::assume_joined(Scripted(part)).fence().unwrap_err();
         let text = error.to_string();
         assert!(text.contains("rank 0 is in fence 0 while rank 1 is in barrier 0"), "{text}");
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn truncated_field_is_rejected() {
-        let mut part = vec![Step::Fence as u8, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mut part = vec![CollectiveStep::Fence as u8, 0, 0, 0, 0, 0, 0, 0, 0];
         part.extend_from_slice(&[0xff; 6]);
         let error = Collective::assume_joined(Scripted(part)).fence().unwrap_err();
         assert!(matches!(error, BootstrapError::Malformed { .. }));

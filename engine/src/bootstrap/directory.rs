@@ -43,7 +43,7 @@ use super::{BootstrapError, Member, PART_BYTES_MAX, own_label};
 /// others may write to, is refused, and links in it are not followed: any user can create one
 /// below `/tmp`.
 #[derive(Debug)]
-pub struct SharedDirectory(pub(super) Collective<Session>);
+pub struct SharedDirectory(pub(super) Collective<DirectorySession>);
 
 impl SharedDirectory {
     /// Joins the job in `directory`, which is created if it is missing. Returns when all ranks have
@@ -54,7 +54,7 @@ impl SharedDirectory {
     /// number, or a rank did not join before the timeout.
     pub fn join(directory: impl AsRef<Path>, member: &Member) -> Result<Self, BootstrapError> {
         member.check()?;
-        let mut session = Session::open(directory.as_ref(), member)?;
+        let mut session = DirectorySession::open(directory.as_ref(), member)?;
         let met = if member.rank == 0 { session.convene() } else { session.attend() };
         if let Err(error) = met {
             session.abort(&error);
@@ -73,7 +73,7 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A rank's hold on the job's directory.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct DirectorySession {
     /// The directory that contains all jobs.
     top: Folder,
     /// The name of this job's directory in it.
@@ -112,7 +112,7 @@ pub(super) fn is_instance(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-impl Session {
+impl DirectorySession {
     /// Makes the job's directory and takes this rank's lock in it.
     fn open(directory: &Path, member: &Member) -> Result<Self, BootstrapError> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
@@ -441,7 +441,7 @@ fn take_lock(
     }
 }
 
-impl Gather for Session {
+impl Gather for DirectorySession {
     fn rank(&self) -> usize {
         self.member.rank
     }
@@ -459,7 +459,7 @@ impl Gather for Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for DirectorySession {
     /// Removes the files of this rank and, in the last rank, the shared ones. Errors are ignored:
     /// leftover files do no harm.
     fn drop(&mut self) {

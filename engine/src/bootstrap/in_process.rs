@@ -19,8 +19,8 @@ impl InProcess {
     pub fn group(size: usize) -> Result<Vec<Self>, BootstrapError> {
         let member = Member::new(0, size);
         member.check()?;
-        let shared = Arc::new(Shared {
-            table: Mutex::new(Table {
+        let shared = Arc::new(InProcessShared {
+            table: Mutex::new(InProcessTable {
                 round: 0,
                 parts: vec![None; size],
                 gathered: Arc::default(),
@@ -45,13 +45,13 @@ impl InProcess {
 }
 
 #[derive(Debug)]
-struct Shared {
-    table: Mutex<Table>,
+struct InProcessShared {
+    table: Mutex<InProcessTable>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Table {
+struct InProcessTable {
     /// Rounds that are complete.
     round: u64,
     /// Parts of the round under way.
@@ -61,9 +61,9 @@ struct Table {
     left: Vec<bool>,
 }
 
-impl Shared {
+impl InProcessShared {
     /// Locks the table. It is consistent even after a panic: every change below is a single step.
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, InProcessTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -74,7 +74,7 @@ pub(crate) struct Thread {
     rank: usize,
     size: usize,
     timeout: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<InProcessShared>,
 }
 
 impl Gather for Thread {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::shm::{self, RingChange, Shm};
-use super::udp::{self, Wants};
+use super::udp::{self, SocketInterest};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::driver::traits::{CmaSource, ProcessCookie, Rail};
@@ -34,7 +34,7 @@ const MAINTAIN_EVERY: u32 = 64;
 
 /// A descriptor to watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Source {
+pub(super) enum WatchSource {
     /// The UDP socket.
     Socket,
     /// The receive queue of XDP frames.
@@ -43,7 +43,7 @@ pub(super) enum Source {
     LocalPeers,
 }
 
-impl Source {
+impl WatchSource {
     /// All sources.
     pub(super) const ALL: [Self; 3] = [Self::Socket, Self::Frames, Self::LocalPeers];
 }
@@ -53,7 +53,7 @@ impl Source {
 /// A driver calls [`Self::serve`] in each poll, asks the kernel for [`Self::wants`] of each source
 /// before it sleeps, and reports readiness to [`Self::on_ready`].
 pub(super) struct Datagrams {
-    socket: Option<udp::Datagrams>,
+    socket: Option<udp::UdpDatagrams>,
     frames: Option<Frames>,
     /// Memory shared with local peers, if enabled.
     shm: Option<Box<Shm>>,
@@ -117,7 +117,7 @@ impl Datagrams {
             local.set_ip(first.address);
         }
         let port = (self.frames_wanted.frames > 0).then(|| socket.try_clone()).transpose()?;
-        let mut socket = udp::Datagrams::new(socket)?;
+        let mut socket = udp::UdpDatagrams::new(socket)?;
         socket.set_rails(&self.rails, &mut self.counters);
         self.socket = Some(socket);
         if let Some(port) = port {
@@ -156,11 +156,11 @@ impl Datagrams {
     }
 
     /// The descriptor to watch for a source, if it exists.
-    pub(super) fn fd(&self, source: Source) -> Option<RawFd> {
+    pub(super) fn fd(&self, source: WatchSource) -> Option<RawFd> {
         match source {
-            Source::Socket => self.socket.as_ref().map(udp::Datagrams::fd),
-            Source::Frames => self.frames.as_ref().and_then(Frames::fd),
-            Source::LocalPeers => self.shm.as_ref().map(|shm| shm.fd()),
+            WatchSource::Socket => self.socket.as_ref().map(udp::UdpDatagrams::fd),
+            WatchSource::Frames => self.frames.as_ref().and_then(Frames::fd),
+            WatchSource::LocalPeers => self.shm.as_ref().map(|shm| shm.fd()),
         }
     }
 
@@ -432,8 +432,8 @@ impl Datagrams {
     }
 
     /// Reports events that need no system call, and maintains the frames. `sleeps`: the driver is
-    /// about to sleep. `is_armed`: the kernel has been asked to watch [`Source::Frames`] and has
-    /// not answered.
+    /// about to sleep. `is_armed`: the kernel has been asked to watch [`WatchSource::Frames`] and
+    /// has not answered.
     pub(super) fn serve(&mut self, sleeps: bool, is_armed: bool, events: &mut Vec<DriverEvent>) {
         let Some(socket) = &mut self.socket else { return };
         if let Some(shm) = &mut self.shm {
@@ -474,15 +474,17 @@ impl Datagrams {
 
     /// Returns the events to request from the kernel for one source, excluding requests already
     /// made. While the driver polls, it polls the ring itself.
-    pub(super) fn wants(&self, source: Source, sleeps: bool) -> Wants {
-        let Some(socket) = &self.socket else { return Wants::default() };
+    pub(super) fn wants(&self, source: WatchSource, sleeps: bool) -> SocketInterest {
+        let Some(socket) = &self.socket else { return SocketInterest::default() };
         match source {
-            Source::Socket => socket.wants(),
-            Source::Frames if self.fd(source).is_some() => {
-                Wants { readable: sleeps && socket.is_watched(), writable: false }
+            WatchSource::Socket => socket.wants(),
+            WatchSource::Frames if self.fd(source).is_some() => {
+                SocketInterest { readable: sleeps && socket.is_watched(), writable: false }
             }
-            Source::Frames => Wants::default(),
-            Source::LocalPeers => Wants { readable: self.shm.is_some(), writable: false },
+            WatchSource::Frames => SocketInterest::default(),
+            WatchSource::LocalPeers => {
+                SocketInterest { readable: self.shm.is_some(), writable: false }
+            }
         }
     }
 
@@ -490,17 +492,25 @@ impl Datagrams {
     #[inline]
     pub(super) fn has_wants(&self) -> bool {
         self.shm.is_some()
-            || self.socket.as_ref().is_some_and(|socket| socket.wants() != Wants::default())
+            || self
+                .socket
+                .as_ref()
+                .is_some_and(|socket| socket.wants() != SocketInterest::default())
     }
 
     /// Whether a source is being closed, so that a request that watches it must be cancelled.
-    pub(super) fn must_cancel(&self, source: Source) -> bool {
-        source == Source::Frames && self.fd(source).is_none()
+    pub(super) fn must_cancel(&self, source: WatchSource) -> bool {
+        source == WatchSource::Frames && self.fd(source).is_none()
     }
 
     /// The kernel reported readiness of a source.
-    pub(super) fn on_ready(&mut self, source: Source, what: Wants, events: &mut Vec<DriverEvent>) {
-        if source == Source::LocalPeers {
+    pub(super) fn on_ready(
+        &mut self,
+        source: WatchSource,
+        what: SocketInterest,
+        events: &mut Vec<DriverEvent>,
+    ) {
+        if source == WatchSource::LocalPeers {
             if let Some(shm) = &mut self.shm {
                 shm.mark_socket_events();
             }
@@ -509,7 +519,7 @@ impl Datagrams {
             return;
         }
         let Some(socket) = &mut self.socket else { return };
-        if source == Source::Socket && what.readable {
+        if source == WatchSource::Socket && what.readable {
             self.polls_to_socket = 0;
         }
         socket.on_ready(what, &mut self.counters, events);
@@ -517,7 +527,7 @@ impl Datagrams {
 }
 
 /// Packets that wait for room in a ring are sent by the socket, as far as it takes them.
-fn spill(shm: &mut Shm, socket: &mut udp::Datagrams, counters: &mut DriverCounters) {
+fn spill(shm: &mut Shm, socket: &mut udp::UdpDatagrams, counters: &mut DriverCounters) {
     shm.spill(|to, datagram| {
         let Ok(room) = socket.room(counters) else { return false };
         room[..datagram.len()].copy_from_slice(datagram);
@@ -531,4 +541,4 @@ fn spill(shm: &mut Shm, socket: &mut udp::Datagrams, counters: &mut DriverCounte
 /// Acceptable to every receiver.
 const CONSERVATIVE: TxFlags = TxFlags { no_gso: true, is_summed: true };
 /// A datagram can be received.
-const READABLE: Wants = Wants { readable: true, writable: false };
+const READABLE: SocketInterest = SocketInterest { readable: true, writable: false };

@@ -44,7 +44,7 @@ pub(super) struct Links {
 
 /// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Link<'a> {
+pub(super) struct CarrierState<'a> {
     pub(super) index: u32,
     pub(super) name: &'a [u8],
     /// It is enabled and has a carrier.
@@ -148,7 +148,7 @@ impl Links {
 
     /// Reports each link that the kernel has an event of, with a socket to query others of the same
     /// network by. Returns the number of system calls.
-    pub(super) fn read(&mut self, mut on_link: impl FnMut(Link<'_>, &OwnedFd)) -> u64 {
+    pub(super) fn read(&mut self, mut on_link: impl FnMut(CarrierState<'_>, &OwnedFd)) -> u64 {
         let mut syscalls = self.retry_if_due();
         loop {
             syscalls += 1;
@@ -157,7 +157,7 @@ impl Links {
             let received = unsafe { libc::recv(self.fd(), room.cast(), bytes, 0) };
             if let Ok(received) = usize::try_from(received) {
                 let (is_listing, is_incomplete) = (&mut self.is_listing, &mut self.is_incomplete);
-                let on_each = |link: Link<'_>| on_link(link, &self.socket);
+                let on_each = |link: CarrierState<'_>| on_link(link, &self.socket);
                 parse(&self.room[..received], on_each, |mark| match mark {
                     ListMark::End => *is_listing = false,
                     ListMark::Interrupted => *is_incomplete = true,
@@ -176,7 +176,11 @@ impl Links {
 }
 
 /// Goes through messages as the kernel wrote them.
-fn parse(mut bytes: &[u8], mut on_link: impl FnMut(Link<'_>), mut mark: impl FnMut(ListMark)) {
+fn parse(
+    mut bytes: &[u8],
+    mut on_link: impl FnMut(CarrierState<'_>),
+    mut mark: impl FnMut(ListMark),
+) {
     let word = |bytes: &[u8], at: usize| {
         bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)
     };
@@ -197,7 +201,7 @@ fn parse(mut bytes: &[u8], mut on_link: impl FnMut(Link<'_>), mut mark: impl FnM
             && let (Some(index), Some(flags)) = (word(link, 4), word(link, 8))
         {
             let is_up = !is_gone && flags & IS_UP == IS_UP;
-            on_link(Link { index, name: name_in(link), is_up, is_gone });
+            on_link(CarrierState { index, name: name_in(link), is_up, is_gone });
         } else if kind == libc::NLMSG_DONE as u16 || kind == libc::NLMSG_ERROR as u16 {
             mark(ListMark::End);
         }
@@ -246,9 +250,10 @@ mod tests {
 
     fn parsed(bytes: &[u8]) -> (Vec<LinkState>, Vec<ListMark>) {
         let (mut states, mut marks) = (Vec::new(), Vec::new());
-        let name = |link: Link<'_>| String::from_utf8(link.name.to_vec()).unwrap();
-        let on_each =
-            |link: Link<'_>| states.push((link.index, name(link), link.is_up, link.is_gone));
+        let name = |link: CarrierState<'_>| String::from_utf8(link.name.to_vec()).unwrap();
+        let on_each = |link: CarrierState<'_>| {
+            states.push((link.index, name(link), link.is_up, link.is_gone))
+        };
         parse(bytes, on_each, |mark| marks.push(mark));
         (states, marks)
     }

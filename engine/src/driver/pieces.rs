@@ -14,7 +14,7 @@ const PIECES_PER_CALL: usize = 1024;
 /// The kernel may read the list while a call is outstanding: nothing changes or moves it between
 /// [`Self::window`] and [`Self::advance`].
 #[derive(Debug, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct PieceList {
     list: Vec<libc::iovec>,
     first: usize,
     /// Index of the entry that was shortened for a call, and its true length.
@@ -23,9 +23,9 @@ pub(crate) struct Pieces {
 
 // SAFETY: the pointers are only handed to the kernel; the callers of `send_chunk` and `recv_chunk`
 // guarantee the memory behind them.
-unsafe impl Send for Pieces {}
+unsafe impl Send for PieceList {}
 
-impl Pieces {
+impl PieceList {
     /// Starts a chunk: the header, then `length` bytes of `shape` from `offset`. Fails if the shape
     /// is shorter.
     pub(crate) fn begin(
@@ -131,7 +131,7 @@ mod tests {
             limit in 1usize..4000,
             takes in prop::collection::vec(1usize..4000, 1..20),
         ) {
-            let mut pieces = Pieces::default();
+            let mut pieces = PieceList::default();
             let mut expected: Vec<usize> = Vec::new();
             for (i, &len) in lengths.iter().enumerate() {
                 let base = 0x1000 * (i + 1);
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn cleared_list_keeps_its_capacity() {
-        let mut pieces = Pieces::default();
+        let mut pieces = PieceList::default();
         for _ in 0..5000 {
             pieces.push(Span { ptr: ptr::without_provenance_mut(1), len: 1 });
         }

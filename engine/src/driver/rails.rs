@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::netdevice::index_to_name_inlined;
 
 use super::gratuitous_arp::ArpAnnouncer;
-use super::links::{Link, Links};
+use super::links::{CarrierState, Links};
 use super::tcp::{self, Binding};
 use crate::driver::traits::{DriverCounters, DriverEvent, LaneKey, Reach};
 use crate::driver::traits::{RAILS_MAX, Rail};
@@ -20,7 +20,7 @@ use crate::netlink::{NetlinkSocket, Route, find};
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Rails {
+pub(super) struct DriverRails {
     list: Vec<Rail>,
     /// A listener is bound to the wildcard address.
     listens_everywhere: bool,
@@ -62,12 +62,12 @@ pub(super) struct AcceptedOnRail {
 /// Times that connections of a remote address are bound late: if that keeps breaking them, the
 /// network routes differently.
 const BOUND_LATE_MAX: u8 = 3;
-/// Limit of [`Rails::unmatched`].
+/// Limit of [`DriverRails::unmatched`].
 const UNMATCHED_MAX: usize = 256;
-/// Limit of [`Rails::bound_late`].
+/// Limit of [`DriverRails::bound_late`].
 const BOUND_LATE_ENTRIES_MAX: usize = 1024;
 
-impl Rails {
+impl DriverRails {
     /// See [`crate::driver::traits::Driver::set_rails`].
     pub(super) fn set(&mut self, rails: &[Rail]) -> io::Result<()> {
         if rails.len() > RAILS_MAX {
@@ -165,7 +165,7 @@ impl Rails {
     /// Handles one link notification. `is_there`: whether a NIC of that index exists.
     fn handle_link(
         &mut self,
-        link: Link<'_>,
+        link: CarrierState<'_>,
         mut is_there: impl FnMut(u32) -> bool,
         events: &mut Vec<DriverEvent>,
     ) -> bool {
@@ -411,7 +411,7 @@ impl Rails {
     }
 }
 
-/// System calls of [`Rails::reopen_listener`].
+/// System calls of [`DriverRails::reopen_listener`].
 const REOPENING_CALLS: u64 = 14;
 /// System calls to list the addresses of this host.
 const LISTING_CALLS: u64 = 7;
@@ -433,17 +433,17 @@ mod tests {
         UnmatchedAccept { lane: LaneKey { index, generation: 0 }, rail: 0, remote, since, is_bulk }
     }
 
-    fn rails() -> Rails {
+    fn rails() -> DriverRails {
         let (address, role) = ([127, 0, 0, 1].into(), crate::types::RailRole::Ordinary);
         let rail =
             Rail { nic: "eth0".into(), nic_index: 2, address, speed_mbps: None, mtu: None, role };
-        let mut rails = Rails::default();
+        let mut rails = DriverRails::default();
         rails.set(&[rail]).unwrap();
         rails
     }
 
-    fn link(index: u32, name: &str) -> Link<'_> {
-        Link { index, name: name.as_bytes(), is_up: true, is_gone: false }
+    fn link(index: u32, name: &str) -> CarrierState<'_> {
+        CarrierState { index, name: name.as_bytes(), is_up: true, is_gone: false }
     }
 
     /// The reported states of a rail's link, in order.
@@ -464,7 +464,7 @@ mod tests {
         assert_eq!((rails.list[0].nic_index, rails.list[0].nic.as_str()), (2, "eth1"));
         assert!(events.is_empty());
         // It is deleted and made anew.
-        let gone = Link { is_up: false, is_gone: true, ..link(2, "eth1") };
+        let gone = CarrierState { is_up: false, is_gone: true, ..link(2, "eth1") };
         assert!(!rails.handle_link(gone, |_| true, &mut events));
         assert!(rails.handle_link(link(4, "eth1"), |_| true, &mut events));
         assert_eq!(rails.nic_of(0), Some(4));
@@ -473,16 +473,16 @@ mod tests {
         assert!(rails.handle_link(link(5, "eth1"), |_| false, &mut events));
         assert_eq!(rails.nic_of(0), Some(5));
         assert_eq!(states(&events), [false, true, false, true]);
-        let down = Link { is_up: false, ..link(6, "eth1") };
+        let down = CarrierState { is_up: false, ..link(6, "eth1") };
         assert!(rails.handle_link(down, |_| false, &mut events));
-        let down = Link { is_up: false, ..link(7, "eth1") };
+        let down = CarrierState { is_up: false, ..link(7, "eth1") };
         assert!(rails.handle_link(down, |_| false, &mut events));
         assert_eq!(states(&events[4..]), [false, false]);
     }
 
     #[test]
     fn unmatched_accepts_are_bounded_and_removed_on_close() {
-        let mut rails = Rails::default();
+        let mut rails = DriverRails::default();
         for index in 0..UNMATCHED_MAX as u32 {
             rails.watch(accept(index, index != 7));
         }
@@ -491,7 +491,7 @@ mod tests {
             assert_eq!(rails.unmatched.len(), UNMATCHED_MAX);
         }
         let is_watched =
-            |rails: &Rails, index| rails.unmatched.iter().any(|s| s.lane.index == index);
+            |rails: &DriverRails, index| rails.unmatched.iter().any(|s| s.lane.index == index);
         // First the one that carried nothing, then the oldest.
         assert!(!is_watched(&rails, 7) && !is_watched(&rails, 0) && is_watched(&rails, 1));
         rails.lane_closed(LaneKey { index: 1, generation: 1 });
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn late_bind_counts_are_bounded_and_cleared_with_the_rails() {
-        let mut rails = Rails::default();
+        let mut rails = DriverRails::default();
         for remote in 0..2 * BOUND_LATE_ENTRIES_MAX as u32 {
             rails.count_late_bind(0, IpAddr::V4(remote.into()));
         }

@@ -37,7 +37,7 @@ macro_rules! shared {
             if let Some(fd) = self.rails.subscribe_links(&mut self.counters)
                 && let Err(error) = self.watch_links(fd)
             {
-                Rails::warn_no_link_events(&error);
+                DriverRails::warn_no_link_events(&error);
             }
             Ok(())
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::error::MemoryError;
-use super::layout::{Layout, Purpose};
+use super::layout::{Layout, ShapePurpose};
 use super::region::RegionSlice;
 use super::shape::{Shape, Span};
 
@@ -188,7 +188,7 @@ impl Buffer {
     /// The error of a layout that exceeds its buffer or overflows, or of a list beyond the limits.
     #[inline]
     pub(crate) fn shape_for_send(&mut self) -> Result<Shape, MemoryError> {
-        self.shape(Purpose::Send)
+        self.shape(ShapePurpose::Send)
     }
 
     /// Like [`Self::shape_for_send`], for a message to be received.
@@ -198,18 +198,18 @@ impl Buffer {
     /// As there; [`MemoryError::Overlap`] if two pieces share a byte.
     #[inline]
     pub(crate) fn shape_for_recv(&mut self) -> Result<Shape, MemoryError> {
-        self.shape(Purpose::Recv)
+        self.shape(ShapePurpose::Recv)
     }
 
     #[inline]
-    fn shape(&mut self, purpose: Purpose) -> Result<Shape, MemoryError> {
+    fn shape(&mut self, purpose: ShapePurpose) -> Result<Shape, MemoryError> {
         if let Some(span) = self.span() {
             return Ok(Shape::Contiguous(span));
         }
         self.shape_of_pieces(purpose)
     }
 
-    fn shape_of_pieces(&mut self, purpose: Purpose) -> Result<Shape, MemoryError> {
+    fn shape_of_pieces(&mut self, purpose: ShapePurpose) -> Result<Shape, MemoryError> {
         if let Self::Shaped(shaped) = self {
             return shaped.check(purpose).map(|base| shaped.layout.shape(base));
         }
@@ -231,7 +231,7 @@ impl Buffer {
 
 impl Shaped {
     /// Checks the layout against the memory; returns where the memory starts.
-    fn check(&mut self, purpose: Purpose) -> Result<*mut u8, MemoryError> {
+    fn check(&mut self, purpose: ShapePurpose) -> Result<*mut u8, MemoryError> {
         let memory = self.buffer.span().ok_or(MemoryError::NotContiguous)?;
         if self.layout.pieces() > MAX_PIECES && matches!(self.layout, Layout::Segments(_)) {
             return Err(MemoryError::TooManyPieces { limit: MAX_PIECES });
@@ -246,7 +246,7 @@ struct Pieces {
     spans: Vec<Span>,
     /// The length so far, in bytes.
     len: usize,
-    purpose: Purpose,
+    purpose: ShapePurpose,
 }
 
 impl Pieces {

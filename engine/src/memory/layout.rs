@@ -32,7 +32,7 @@ pub enum Layout {
 
 /// The purpose of a shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Purpose {
+pub(super) enum ShapePurpose {
     /// Pieces may overlap.
     Send,
     /// Pieces have to be disjoint.
@@ -62,7 +62,7 @@ impl Layout {
     pub(super) fn check(
         &self,
         memory_bytes: usize,
-        purpose: Purpose,
+        purpose: ShapePurpose,
     ) -> Result<usize, MemoryError> {
         match self {
             Self::Strided { offset, block_bytes, stride_bytes, count } => {
@@ -74,7 +74,7 @@ impl Layout {
                 if end > memory_bytes {
                     return Err(MemoryError::LayoutOutOfBounds { index: last, end, memory_bytes });
                 }
-                if purpose == Purpose::Recv && *count > 1 && stride_bytes < block_bytes {
+                if purpose == ShapePurpose::Recv && *count > 1 && stride_bytes < block_bytes {
                     return Err(MemoryError::Overlap { first: 0, second: 1 });
                 }
                 block_bytes.checked_mul(*count).ok_or(MemoryError::LayoutOverflow)
@@ -89,7 +89,7 @@ impl Layout {
                     }
                     len = len.checked_add(segment.len).ok_or(MemoryError::LayoutOverflow)?;
                 }
-                if purpose == Purpose::Recv {
+                if purpose == ShapePurpose::Recv {
                     check_disjoint(segments)?;
                 }
                 Ok(len)

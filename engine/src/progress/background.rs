@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::engine::{Engine, EngineState};
-use super::roles::Role;
+use super::roles::ConnectionRole;
 use crate::driver::AnyDriver;
 use crate::forks::EngineFd;
 use crate::proto::ready::Work;
@@ -145,10 +145,12 @@ impl EngineState {
             || self.rings.is_some_full()
             || self.core.ready().len(Work::Piece) > 0
             || self.controls.are_some_blocked()
-            || self
-                .roles
-                .handshakes()
-                .any(|(_, role)| matches!(role, Role::Connecting { .. } | Role::AwaitReply { .. }));
+            || self.roles.handshakes().any(|(_, role)| {
+                matches!(
+                    role,
+                    ConnectionRole::Connecting { .. } | ConnectionRole::AwaitReply { .. }
+                )
+            });
         due.into_iter().chain(is_growing.then_some(SOON)).min()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::context::LaneCx;
-use super::roles::Role;
+use super::roles::ConnectionRole;
 use super::traits::{CHUNK_HEADER_BYTES, ChunkSend, CloseMode, Interest, LaneKey, SendMode};
 use super::zero_copy::{Policy, ZeroCopy};
 use crate::proto::core::Core;
@@ -116,7 +116,7 @@ impl BulkSockets {
         match cx.driver.connect(remote, rail, segment_bytes) {
             Ok(key) => {
                 self.set_key(cx.core, lane, Some(key));
-                cx.roles.insert(key, Role::LaneConnecting { lane, remote });
+                cx.roles.insert(key, ConnectionRole::LaneConnecting { lane, remote });
             }
             Err(error) => cx.lane_lost(lane, true, &error.to_string()),
         }
@@ -194,7 +194,7 @@ impl BulkSockets {
             traffic.has_sent = true;
             traffic.sending.take()
         });
-        let Some(&mut Role::Bulk { lane, .. }) = cx.roles.get_mut(key) else { return };
+        let Some(&mut ConnectionRole::Bulk { lane, .. }) = cx.roles.get_mut(key) else { return };
         match result {
             Ok(()) => {
                 cx.core.handle_chunk_sent(lane, now_ns);
@@ -219,8 +219,8 @@ impl BulkSockets {
             return;
         };
         let (lane, is_open) = match cx.roles.get_mut(key) {
-            Some(&mut Role::Bulk { lane, .. }) => (Some(lane), true),
-            Some(&mut Role::Closing { lane, .. }) => (lane, false),
+            Some(&mut ConnectionRole::Bulk { lane, .. }) => (Some(lane), true),
+            Some(&mut ConnectionRole::Closing { lane, .. }) => (lane, false),
             _ => (None, false),
         };
         let Some(lane) = lane else { return };
@@ -273,7 +273,7 @@ impl BulkSockets {
     pub(super) fn check(&mut self, cx: &mut LaneCx<'_>) {
         for index in 0..self.keys.len() {
             let Some(key) = self.keys[index] else { continue };
-            let Some(Role::Bulk { lane, traffic }) = cx.roles.get_mut(key) else {
+            let Some(ConnectionRole::Bulk { lane, traffic }) = cx.roles.get_mut(key) else {
                 continue;
             };
             let lane = *lane;
@@ -362,7 +362,7 @@ impl BulkSockets {
             }
             self.set_key(cx.core, lane, None);
             let traffic = cx.traffic(key).map_or(Late::NONE, std::mem::take);
-            cx.roles.insert(key, Role::Closing { lane: Some(lane), traffic });
+            cx.roles.insert(key, ConnectionRole::Closing { lane: Some(lane), traffic });
             let mode = match end {
                 LaneEnd::Unused => CloseMode::Graceful,
                 // A peer that closed reads no more: data left in the socket would keep memory from

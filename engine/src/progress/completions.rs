@@ -7,7 +7,7 @@ use super::clock::Clock;
 use super::copies::CopyMeter;
 use super::counters::{CounterEvents, Counting, UNCOUNTED};
 use super::events::EventQueues;
-use super::held::Held;
+use super::held::MemoryGuard;
 use super::outside::{OutsideQueue, Ticket};
 use super::post::Memory;
 use super::registered_memory::RegisteredMemory;
@@ -26,11 +26,11 @@ mod queue;
 
 use plain_receive::PlainReceive;
 pub(crate) use plain_receive::ReceiveMemory;
-use queue::Queue;
+use queue::EntryQueue;
 
 /// Destination of an operation's completion.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Route {
+pub(crate) enum CompletionRoute {
     /// Into a completion queue, with the poster's `user_data`; `silent` drops successes.
     Queue { queue: u32, user_data: u64, silent: bool },
     /// To the handle of this id.
@@ -54,18 +54,18 @@ pub struct PostedTo<Q> {
 
 impl PostedTo<u32> {
     #[inline]
-    pub(crate) fn route(self) -> Route {
+    pub(crate) fn route(self) -> CompletionRoute {
         let Self { queue, user_data, silent } = self;
-        Route::Queue { queue, user_data, silent }
+        CompletionRoute::Queue { queue, user_data, silent }
     }
 }
 
 /// The loop's record of an operation.
 #[derive(Debug)]
-struct Slot {
+struct CompletionSlot {
     kind: OperationKind,
-    route: Route,
-    held: Held,
+    route: CompletionRoute,
+    held: MemoryGuard,
     shape: Shape,
     peer: Option<Peer>,
     envelope: Envelope,
@@ -80,7 +80,7 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Posting {
     pub(crate) kind: OperationKind,
-    pub(crate) route: Route,
+    pub(crate) route: CompletionRoute,
     pub(crate) memory: Memory,
     pub(crate) peer: Option<Peer>,
     pub(crate) envelope: Envelope,
@@ -101,7 +101,7 @@ pub(super) fn counted_as(kind: OperationKind, bytes: usize) -> Option<CounterEve
     }
 }
 
-impl Slot {
+impl CompletionSlot {
     /// Returns the counter event of its completion.
     #[cold]
     fn counted_as(&self, is_ok: bool) -> Option<CounterEvents> {
@@ -120,7 +120,7 @@ impl Slot {
 }
 
 /// Size that compilers move inline, without a call.
-const _: () = assert!(size_of::<Option<Slot>>() <= 128);
+const _: () = assert!(size_of::<Option<CompletionSlot>>() <= 128);
 
 /// A handle's side of an operation.
 #[derive(Debug, Default)]
@@ -171,8 +171,8 @@ pub(crate) struct Completions {
     /// Plain receives, by the index of their ids.
     plain_receives: Vec<PlainReceive>,
     /// All other operations, by the index of their ids.
-    slots: Vec<Option<Slot>>,
-    queues: Vec<Queue>,
+    slots: Vec<Option<CompletionSlot>>,
+    queues: Vec<EntryQueue>,
     pub(crate) handles: Table<Handle>,
     pub(crate) events: EventQueues,
     pub(crate) counting: Counting,
@@ -218,12 +218,12 @@ impl Completions {
     /// Opens a completion queue with one user. Each queue has a limit of its own, so that an unread
     /// one does not block others.
     pub(crate) fn open_queue(&mut self, entries_max: usize) -> u32 {
-        let free = self.queues.iter().position(Queue::is_closed);
+        let free = self.queues.iter().position(EntryQueue::is_closed);
         let index = free.unwrap_or_else(|| {
-            self.queues.push(Queue::default());
+            self.queues.push(EntryQueue::default());
             self.queues.len() - 1
         });
-        self.queues[index] = Queue::open(entries_max);
+        self.queues[index] = EntryQueue::open(entries_max);
         index as u32
     }
 
@@ -251,8 +251,8 @@ impl Completions {
         }
         self.make_general_where(|of| of == queue);
         for slot in self.slots.iter_mut().flatten() {
-            if matches!(slot.route, Route::Queue { queue: of, .. } if of == queue) {
-                slot.route = Route::Nowhere;
+            if matches!(slot.route, CompletionRoute::Queue { queue: of, .. } if of == queue) {
+                slot.route = CompletionRoute::Nowhere;
             }
         }
     }
@@ -261,7 +261,7 @@ impl Completions {
     /// asked about: they end when their endpoint closes.
     pub(crate) fn is_borrowed(&self, id: Id) -> bool {
         let slot = self.slots.get(id.index()).and_then(Option::as_ref);
-        slot.is_some_and(|slot| matches!(slot.held, Held::Nothing))
+        slot.is_some_and(|slot| matches!(slot.held, MemoryGuard::Nothing))
     }
 
     /// Returns the user data of an outstanding operation, if it completes to a queue.
@@ -272,8 +272,10 @@ impl Completions {
             return Some(*user_data);
         }
         match self.slots.get(id.index())?.as_ref()?.route {
-            Route::Queue { user_data, .. } => Some(user_data),
-            Route::Handle(_) | Route::Nowhere | Route::Region(_) => None,
+            CompletionRoute::Queue { user_data, .. } => Some(user_data),
+            CompletionRoute::Handle(_) | CompletionRoute::Nowhere | CompletionRoute::Region(_) => {
+                None
+            }
         }
     }
 
@@ -286,8 +288,8 @@ impl Completions {
     /// Returns whether there is space for the completion of one more operation. A handle has its
     /// own.
     #[inline]
-    pub(crate) fn has_room(&self, route: Route) -> bool {
-        let Route::Queue { queue, .. } = route else { return true };
+    pub(crate) fn has_room(&self, route: CompletionRoute) -> bool {
+        let CompletionRoute::Queue { queue, .. } = route else { return true };
         self.has_room_in(queue)
     }
 
@@ -305,19 +307,19 @@ impl Completions {
         if index >= self.slots.len() {
             self.slots.resize_with(index + 1, || None);
         }
-        if let Route::Queue { queue, .. } = route {
+        if let CompletionRoute::Queue { queue, .. } = route {
             self.queues[queue as usize].reserve();
         }
-        let held = buffer.map_or(Held::Nothing, Held::Buffer);
+        let held = buffer.map_or(MemoryGuard::Nothing, MemoryGuard::Buffer);
         let (offset, counts_for) = (0, UNCOUNTED);
-        let slot = Slot { kind, route, held, shape, peer, envelope, offset, counts_for };
+        let slot = CompletionSlot { kind, route, held, shape, peer, envelope, offset, counts_for };
         let before = self.slots[index].replace(slot);
         debug_assert!(before.is_none(), "an operation begins in a vacant slot");
         let plain = self.plain_receives.get(index);
         debug_assert!(plain.is_none_or(|it| it.memory.is_none()), "a plain receive has ended");
         // So that no code to drop it is in this path.
         std::mem::forget(before);
-        if let Route::Handle(handle) = route
+        if let CompletionRoute::Handle(handle) = route
             && let Some(handle) = self.handles.get_mut(handle)
         {
             handle.operation = Some(id);
@@ -357,7 +359,7 @@ impl Completions {
     #[inline]
     pub(crate) fn gather(&mut self, id: Id, offset: usize, room: &mut [u8]) {
         if let Some(Some(slot)) = self.slots.get(id.index()) {
-            if let Held::Window(window) = &slot.held {
+            if let MemoryGuard::Window(window) = &slot.held {
                 window.load_from(span_of(&slot.shape), offset, room);
             } else {
                 // SAFETY: the slot owns the buffer (or its poster guarantees the memory)
@@ -383,7 +385,7 @@ impl Completions {
     /// Returns the CRC32C of a range of an outstanding operation's memory.
     fn checksum_of(&self, id: Id, offset: usize, length: usize) -> u32 {
         let Some(Some(slot)) = self.slots.get(id.index()) else { return 0 };
-        if let Held::Window(window) = &slot.held {
+        if let MemoryGuard::Window(window) = &slot.held {
             return checksum_of_window(window, span_of(&slot.shape), (offset, length));
         }
         // SAFETY: the slot owns the buffer (or its poster guarantees the memory) until the
@@ -457,7 +459,7 @@ impl Completions {
 
     /// Returns whether a queue is empty, with no completion outstanding.
     pub(crate) fn is_queue_idle(&self, queue: u32) -> bool {
-        self.queues.get(queue as usize).is_none_or(Queue::is_idle)
+        self.queues.get(queue as usize).is_none_or(EntryQueue::is_idle)
     }
 
     /// Returns whether a queue is empty.
@@ -490,7 +492,7 @@ impl Completions {
 
     /// Reports the completion of an operation, whose slot is given.
     #[inline]
-    fn finish(&mut self, slot: Slot, result: Result<Status, Error>) {
+    fn finish(&mut self, slot: CompletionSlot, result: Result<Status, Error>) {
         if slot.counts_for == UNCOUNTED {
             return self.report_end(slot, result);
         }
@@ -504,19 +506,19 @@ impl Completions {
     }
 
     #[inline]
-    fn report_end(&mut self, slot: Slot, result: Result<Status, Error>) {
-        let Slot { kind, route, held, offset, .. } = slot;
+    fn report_end(&mut self, slot: CompletionSlot, result: Result<Status, Error>) {
+        let CompletionSlot { kind, route, held, offset, .. } = slot;
         let offset = u64::from(offset);
         let buffer = held.into_buffer();
         self.finished += 1;
         match route {
             // The owner of a multi-receive buffer has to get its completion.
-            Route::Queue { queue, silent: true, .. }
+            CompletionRoute::Queue { queue, silent: true, .. }
                 if result.is_ok() && kind != OperationKind::MultiReceive =>
             {
                 self.queues[queue as usize].release();
             }
-            Route::Queue { queue, user_data, .. } => {
+            CompletionRoute::Queue { queue, user_data, .. } => {
                 if planted!(DuplicateCompletion) && kind == OperationKind::Receive {
                     let result = Err(Error::Cancelled);
                     self.queues[queue as usize].reserve();
@@ -525,8 +527,8 @@ impl Completions {
                 }
                 self.report(queue, || Completion { user_data, kind, result, offset, buffer });
             }
-            Route::Nowhere | Route::Region(_) => {}
-            Route::Handle(id) => {
+            CompletionRoute::Nowhere | CompletionRoute::Region(_) => {}
+            CompletionRoute::Handle(id) => {
                 let Some(handle) = self.handles.get_mut(id) else { return };
                 if kind == OperationKind::Receive {
                     handle.number_match(&mut self.matches);

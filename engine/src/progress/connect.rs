@@ -4,7 +4,7 @@ use std::io;
 
 use super::datagram::Announced;
 use super::engine::Engine;
-use super::roles::Role;
+use super::roles::ConnectionRole;
 use super::traits::{CloseMode, LaneKey};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
@@ -15,7 +15,8 @@ impl Engine {
     /// session.
     pub(super) fn handle_unreachable(&mut self, key: LaneKey, error: &io::Error) {
         if error.kind() == io::ErrorKind::ConnectionRefused
-            && let Some(&mut Role::MoveConnecting { session, .. }) = self.state.roles.get_mut(key)
+            && let Some(&mut ConnectionRole::MoveConnecting { session, .. }) =
+                self.state.roles.get_mut(key)
             && self.setup().is_refusal_of_peer(session)
         {
             self.handle_lane_event(session, LaneEvent::Refused);
@@ -25,7 +26,7 @@ impl Engine {
 
     /// Begins an established session, whose control lane is `key`.
     pub(super) fn begin_session(&mut self, session: u32, key: LaneKey, datagrams: Announced) {
-        self.state.roles.insert(key, Role::Control { session });
+        self.state.roles.insert(key, ConnectionRole::Control { session });
         self.close_path(session);
         let mut cx = self.setup();
         let lane_at = cx.position_of(session, key);

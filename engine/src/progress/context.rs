@@ -3,7 +3,7 @@
 use super::clock::Clock;
 use super::completions::Completions;
 use super::engine::LoopConfig;
-use super::roles::{CLOSING, Role, Roles, Traffic};
+use super::roles::{CLOSING, ConnectionRole, Roles, Traffic};
 use super::traits::{CloseMode, Interest, LaneKey};
 use crate::driver::AnyDriver;
 use crate::proto::core::Core;
@@ -46,7 +46,7 @@ impl LaneCx<'_> {
 
     /// Handles a lane that both sides agree on.
     pub(super) fn handle_joined(&mut self, key: LaneKey, lane: Id) {
-        self.roles.insert(key, Role::Bulk { lane, traffic: Late::NONE });
+        self.roles.insert(key, ConnectionRole::Bulk { lane, traffic: Late::NONE });
         self.core.lane_ready(lane, *self.now_ns);
         self.watch(key, Interest::Readable);
     }
@@ -75,7 +75,7 @@ impl LaneCx<'_> {
     /// Resets lanes that wait for their last bytes to be taken, as they may hold memory.
     pub(super) fn reset_closing_lanes(&mut self) {
         for (key, role) in self.roles.iter() {
-            if matches!(role, Role::Closing { .. }) {
+            if matches!(role, ConnectionRole::Closing { .. }) {
                 self.driver.close(key, CloseMode::Reset);
             }
         }

@@ -2,9 +2,9 @@
 //! on them, and on paths.
 
 use super::context::LaneCx;
-use super::control_lanes::{Received, Rest};
+use super::control_lanes::{SentRest, StreamRead};
 use super::engine::{Engine, EngineState};
-use super::roles::Role;
+use super::roles::ConnectionRole;
 use super::traits::LaneKey;
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
@@ -152,11 +152,11 @@ impl Engine {
     pub(super) fn read_control(&mut self, session: u32) -> bool {
         let mut cx = self.setup();
         match cx.controls.receive(session, &mut cx.lanes) {
-            Received::Nothing => return false,
-            Received::Bytes => {}
-            Received::EndOfStream => self.handle_lane_event(session, LaneEvent::EndOfStream),
-            Received::Failed(error) => self.handle_control_failed(session, &error),
-            Received::Invalid(error) => {
+            StreamRead::Nothing => return false,
+            StreamRead::Bytes => {}
+            StreamRead::EndOfStream => self.handle_lane_event(session, LaneEvent::EndOfStream),
+            StreamRead::Failed(error) => self.handle_control_failed(session, &error),
+            StreamRead::Invalid(error) => {
                 let cause = error.to_string().into();
                 let failure = match error {
                     FrameError::Corrupted { .. } => PeerFailure::Corrupted(cause),
@@ -188,7 +188,7 @@ impl Engine {
 
     /// Handles free space in the socket of a control lane.
     pub(super) fn handle_writable(&mut self, key: LaneKey) {
-        if let Some(&mut Role::Control { session }) = self.state.roles.get_mut(key) {
+        if let Some(&mut ConnectionRole::Control { session }) = self.state.roles.get_mut(key) {
             self.state.controls.unblock(session);
             self.flush(session);
             self.driver.flush_datagrams();
@@ -287,7 +287,7 @@ impl Engine {
     pub(super) fn send_rest(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
         match state.controls.send_rest(session, &mut state.core, &mut self.driver) {
-            Ok(rest) => rest == Rest::Taken,
+            Ok(rest) => rest == SentRest::Taken,
             Err(error) => {
                 self.handle_unsendable(session, &error);
                 false

@@ -12,8 +12,8 @@ use crate::proto::ready::Work;
 use crate::proto::session::Session;
 use crate::proto::table::reserve_for;
 
-pub(super) use receive::Received;
-pub(super) use stream::Rest;
+pub(super) use receive::StreamRead;
+pub(super) use stream::SentRest;
 
 /// Turns without bytes after which a polled lane is watched: many more than pass between the
 /// messages of an exchange (with 64, of 0.1 us where frames are polled, polling stopped between two

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
-use super::shared::Count;
+use super::shared::SharedCounter;
 
 bitflags! {
     /// The events of an endpoint that a counter counts (the flags of `fi_ep_bind`).
@@ -32,7 +32,7 @@ const EVENTS: usize = CounterEvents::all().bits().count_ones() as usize;
 /// No endpoint: of operations that are not counted.
 pub(super) const UNCOUNTED: u16 = u16::MAX;
 
-type Bound = [Option<Arc<Count>>; EVENTS];
+type Bound = [Option<Arc<SharedCounter>>; EVENTS];
 
 /// The counters of endpoints.
 #[derive(Debug, Default)]
@@ -51,15 +51,20 @@ impl Counting {
     }
 
     /// Creates a counter, which nothing is bound to.
-    pub(crate) fn open(&mut self) -> Arc<Count> {
+    pub(crate) fn open(&mut self) -> Arc<SharedCounter> {
         self.counters = self.counters.wrapping_add(1);
         // Of another class than the first queues, which have the first numbers.
-        Arc::new(Count::new(self.counters.wrapping_add(15)))
+        Arc::new(SharedCounter::new(self.counters.wrapping_add(15)))
     }
 
     /// Binds later operations of an endpoint to `count`, replacing the counter that these `events`
     /// were bound to before.
-    pub(crate) fn bind(&mut self, endpoint: u16, events: CounterEvents, count: &Arc<Count>) {
+    pub(crate) fn bind(
+        &mut self,
+        endpoint: u16,
+        events: CounterEvents,
+        count: &Arc<SharedCounter>,
+    ) {
         let index = usize::from(endpoint);
         if index >= self.endpoints.len() {
             self.endpoints.resize_with(index + 1, || None);

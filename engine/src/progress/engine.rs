@@ -187,7 +187,11 @@ impl EngineState {
             && self.controls.are_flushed()
             && self.core.lanes().iter().all(|(_, lane)| lane.is_idle() && lane.is_ready)
             && self.roles.iter().all(|(_, role)| {
-                matches!(role, super::roles::Role::Control { .. } | super::roles::Role::Bulk { .. })
+                matches!(
+                    role,
+                    super::roles::ConnectionRole::Control { .. }
+                        | super::roles::ConnectionRole::Bulk { .. }
+                )
             })
     }
 }

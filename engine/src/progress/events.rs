@@ -14,7 +14,7 @@ const FIRST_MAX: usize = 4096;
 pub(crate) const FIRST: u32 = 0;
 
 #[derive(Debug, Default)]
-struct Queue {
+struct QueuedEvents {
     entries: VecDeque<Event>,
     entries_max: usize,
     /// Events dropped for lack of space.
@@ -25,7 +25,7 @@ struct Queue {
     reporters: u32,
 }
 
-impl Queue {
+impl QueuedEvents {
     /// Adds an event of the engine. If the queue is full the oldest are dropped; those that report
     /// peers last, since flapping paths would displace them.
     fn push_engine_event(&mut self, event: &Event) {
@@ -46,7 +46,7 @@ impl Queue {
 /// All queues of an engine.
 #[derive(Debug)]
 pub(crate) struct EventQueues {
-    queues: Vec<Queue>,
+    queues: Vec<QueuedEvents>,
     /// Endpoints that report to another queue than the first.
     elsewhere: HashMap<u16, u32>,
 }
@@ -54,18 +54,23 @@ pub(crate) struct EventQueues {
 impl EventQueues {
     pub(crate) fn new() -> Self {
         // The engine itself reports to it, and keeps it open.
-        let first = Queue { entries_max: FIRST_MAX, users: 1, reporters: 1, ..Queue::default() };
+        let first = QueuedEvents {
+            entries_max: FIRST_MAX,
+            users: 1,
+            reporters: 1,
+            ..QueuedEvents::default()
+        };
         Self { queues: vec![first], elsewhere: HashMap::new() }
     }
 
     /// Opens a queue with one user and space for `entries_max` entries.
     pub(crate) fn open(&mut self, entries_max: usize) -> u32 {
-        let is_free = |queue: &Queue| queue.users == 0 && queue.reporters == 0;
+        let is_free = |queue: &QueuedEvents| queue.users == 0 && queue.reporters == 0;
         let index = self.queues.iter().position(is_free).unwrap_or_else(|| {
-            self.queues.push(Queue::default());
+            self.queues.push(QueuedEvents::default());
             self.queues.len() - 1
         });
-        self.queues[index] = Queue { users: 1, entries_max, ..Queue::default() };
+        self.queues[index] = QueuedEvents { users: 1, entries_max, ..QueuedEvents::default() };
         index as u32
     }
 

@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use self::answer::Proven;
 use self::refusals::Refusals;
 use super::engine::Engine;
-use super::roles::{CLOSING, PartialMessage, Role};
+use super::roles::{CLOSING, ConnectionRole, PartialMessage};
 use super::setup::SetupCx;
 use super::traits::{CloseMode, Interest, LaneKey};
 use crate::proto::handshake::Distrust;
@@ -48,7 +48,7 @@ pub(crate) struct Handshakes {
 }
 
 /// What was received of a message.
-enum Message {
+enum HandshakeMessage {
     /// Nothing, or a part.
     Incomplete,
     /// The connection was closed, or failed, for this cause.
@@ -93,7 +93,7 @@ impl Handshakes {
         }
         self.pending += 1;
         let since_ns = *cx.lanes.now_ns;
-        let role = Role::AwaitHello { remote, since_ns, partial: PartialMessage::new() };
+        let role = ConnectionRole::AwaitHello { remote, since_ns, partial: PartialMessage::new() };
         cx.lanes.roles.insert(key, role);
         cx.lanes.watch(key, Interest::Readable);
     }
@@ -123,8 +123,8 @@ impl Handshakes {
     fn take_unauthenticated(&mut self, key: LaneKey, cx: &mut SetupCx<'_>) {
         let Some(role) = cx.lanes.roles.get_mut(key) else { return };
         match std::mem::replace(role, CLOSING) {
-            Role::AwaitHello { .. } => self.pending -= 1,
-            Role::AwaitProof { half, .. } => {
+            ConnectionRole::AwaitHello { .. } => self.pending -= 1,
+            ConnectionRole::AwaitProof { half, .. } => {
                 self.pending -= 1;
                 cx.lanes.core.withdraw(half.admission);
             }
@@ -141,10 +141,10 @@ impl Handshakes {
         let now_ns = *lanes.now_ns;
         let limit_ns = lanes.config.handshake_timeout.as_nanos() as u64;
         let late = lanes.roles.handshakes().filter_map(|(key, role)| match role {
-            Role::AwaitHello { since_ns, .. } if now_ns - since_ns > limit_ns => {
+            ConnectionRole::AwaitHello { since_ns, .. } if now_ns - since_ns > limit_ns => {
                 Some((key, "no hello received in time"))
             }
-            Role::AwaitProof { since_ns, .. } if now_ns - since_ns > limit_ns => {
+            ConnectionRole::AwaitProof { since_ns, .. } if now_ns - since_ns > limit_ns => {
                 Some((key, "no proof of the job's secret received in time"))
             }
             _ => None,
@@ -155,11 +155,13 @@ impl Handshakes {
         let core = &cx.lanes.core;
         let peer_ns = cx.lanes.config.peer_timeout.as_nanos() as u64;
         let late = cx.lanes.roles.handshakes().filter_map(|(key, role)| match role {
-            Role::LaneConnecting { lane, .. } | Role::LaneAwaitReply { lane, .. } => {
+            ConnectionRole::LaneConnecting { lane, .. }
+            | ConnectionRole::LaneAwaitReply { lane, .. } => {
                 let asked_ns = core.lanes().get(*lane)?.used_ns;
                 (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
             }
-            Role::MoveConnecting { session, .. } | Role::MoveAwaitReply { session, .. } => {
+            ConnectionRole::MoveConnecting { session, .. }
+            | ConnectionRole::MoveAwaitReply { session, .. } => {
                 let monitor = &core.session(*session)?.control_lane;
                 monitor.is_attempt_late(now_ns, limit_ns, peer_ns).then_some(key)
             }
@@ -173,7 +175,10 @@ impl Handshakes {
     /// Closes a connection whose handshake has failed.
     fn fail(&mut self, key: LaneKey, cause: &str, cx: &mut SetupCx<'_>) {
         match cx.lanes.roles.get_mut(key) {
-            Some(&mut (Role::AwaitHello { remote, .. } | Role::AwaitProof { remote, .. })) => {
+            Some(
+                &mut (ConnectionRole::AwaitHello { remote, .. }
+                | ConnectionRole::AwaitProof { remote, .. }),
+            ) => {
                 self.refuse(key, remote, cause, cx);
             }
             _ => cx.handle_connect_failed(key, cause),
@@ -187,24 +192,24 @@ impl Handshakes {
     /// RR-CONN-1
     pub(super) fn read(&mut self, key: LaneKey, cx: &mut SetupCx<'_>) -> Option<[u8; HELLO_BYTES]> {
         match cx.receive_message(key) {
-            Message::Incomplete => {}
-            Message::Withdrawn => self.dismiss(key, cx),
-            Message::Failed(cause) => self.fail(key, &cause, cx),
-            Message::OtherVersion(theirs) => self.handle_other_version(key, theirs, cx),
-            Message::Complete(bytes) => return Some(bytes),
+            HandshakeMessage::Incomplete => {}
+            HandshakeMessage::Withdrawn => self.dismiss(key, cx),
+            HandshakeMessage::Failed(cause) => self.fail(key, &cause, cx),
+            HandshakeMessage::OtherVersion(theirs) => self.handle_other_version(key, theirs, cx),
+            HandshakeMessage::Complete(bytes) => return Some(bytes),
         }
         None
     }
 
     fn handle_other_version(&mut self, key: LaneKey, theirs: u16, cx: &mut SetupCx<'_>) {
         match cx.lanes.roles.get_mut(key) {
-            Some(&mut Role::AwaitHello { remote, .. }) => {
+            Some(&mut ConnectionRole::AwaitHello { remote, .. }) => {
                 let reply = cx.reply(HelloStatus::WrongVersion, NOTHING);
                 cx.send_reply(key, &reply);
                 let cause = format!("it uses wire version {theirs}, not {VERSION}");
                 self.refuse(key, remote, &cause, cx);
             }
-            Some(&mut Role::AwaitReply { session, .. }) => {
+            Some(&mut ConnectionRole::AwaitReply { session, .. }) => {
                 cx.handle_distrust(session, Distrust::Version(theirs));
             }
             _ => cx.handle_connect_failed(key, "it uses another wire version"),
@@ -229,19 +234,23 @@ impl SetupCx<'_> {
         matches!(self.send_handshake(key, reply.as_bytes()), Ok(HELLO_REPLY_BYTES))
     }
 
-    fn receive_message(&mut self, key: LaneKey) -> Message {
-        let Some(role) = self.lanes.roles.get_mut(key) else { return Message::Incomplete };
-        let is_proof = matches!(role, Role::AwaitProof { .. });
-        let Some((partial, wanted)) = role.awaited() else { return Message::Incomplete };
+    fn receive_message(&mut self, key: LaneKey) -> HandshakeMessage {
+        let Some(role) = self.lanes.roles.get_mut(key) else { return HandshakeMessage::Incomplete };
+        let is_proof = matches!(role, ConnectionRole::AwaitProof { .. });
+        let Some((partial, wanted)) = role.awaited() else { return HandshakeMessage::Incomplete };
         let received = self.lanes.driver.recv(key, &mut partial.bytes[partial.length..wanted]);
         match received {
             // One of two crossing connections is abandoned this way.
-            Ok(0) if is_proof => return Message::Withdrawn,
-            Ok(0) => return Message::Failed("the connection was closed during the hello".into()),
+            Ok(0) if is_proof => return HandshakeMessage::Withdrawn,
+            Ok(0) => {
+                return HandshakeMessage::Failed(
+                    "the connection was closed during the hello".into(),
+                );
+            }
             Ok(got) => partial.length += got,
             Err(error)
                 if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => return Message::Failed(error.to_string()),
+            Err(error) => return HandshakeMessage::Failed(error.to_string()),
         }
         // Invalid bytes are detected at the first difference, not when enough have arrived; so are
         // other versions, whose messages may be shorter.
@@ -251,14 +260,14 @@ impl SetupCx<'_> {
         let version = u16::from_le_bytes([bytes[VERSION_AT.start], bytes[VERSION_AT.start + 1]]);
         if bytes[..known] != magic[..known] {
             let cause = "the remote process does not use the ringrail protocol";
-            Message::Failed(cause.into())
+            HandshakeMessage::Failed(cause.into())
         } else if !is_proof && length >= VERSION_AT.end && version != VERSION {
-            Message::OtherVersion(version)
+            HandshakeMessage::OtherVersion(version)
         } else if length == wanted {
-            Message::Complete(**bytes)
+            HandshakeMessage::Complete(**bytes)
         } else {
             self.lanes.watch(key, Interest::Readable);
-            Message::Incomplete
+            HandshakeMessage::Incomplete
         }
     }
 }
@@ -267,8 +276,8 @@ impl Engine {
     /// Handles a readable connection.
     pub(super) fn handle_readable(&mut self, key: LaneKey) {
         match self.state.roles.get_mut(key) {
-            Some(&mut Role::Control { session }) => self.handle_control_readable(session),
-            Some(Role::Bulk { lane, traffic }) => {
+            Some(&mut ConnectionRole::Control { session }) => self.handle_control_readable(session),
+            Some(ConnectionRole::Bulk { lane, traffic }) => {
                 let lane = (*lane, traffic.receiving.is_some());
                 let mut cx = self.setup();
                 cx.bulk.handle_readable(key, lane, &mut cx.lanes);
@@ -286,7 +295,7 @@ impl Engine {
     fn handle_handshake(&mut self, key: LaneKey, bytes: &[u8; HELLO_BYTES]) {
         let (handshakes, mut cx) = self.handshakes();
         match cx.lanes.roles.get_mut(key) {
-            Some(&mut Role::AwaitHello { remote, .. }) => {
+            Some(&mut ConnectionRole::AwaitHello { remote, .. }) => {
                 let hello: &Hello = zerocopy::transmute_ref!(bytes);
                 match hello.kind {
                     KIND_BULK => handshakes.handle_join(key, remote, hello, &mut cx),
@@ -307,7 +316,7 @@ impl Engine {
                     }
                 }
             }
-            Some(&mut Role::AwaitProof { remote, .. }) => {
+            Some(&mut ConnectionRole::AwaitProof { remote, .. }) => {
                 if let Ok(proof) = Proof::ref_from_bytes(&bytes[..PROOF_BYTES]) {
                     self.handle_proof(key, remote, proof);
                 }
@@ -346,7 +355,7 @@ impl Engine {
     fn handle_any_reply(&mut self, key: LaneKey, reply: &HelloReply) {
         let (handshakes, mut cx) = self.handshakes();
         match cx.lanes.roles.get_mut(key) {
-            Some(&mut Role::AwaitReply { session, ours, ref initiator, .. }) => {
+            Some(&mut ConnectionRole::AwaitReply { session, ours, ref initiator, .. }) => {
                 let initiator = initiator.clone();
                 let handled =
                     handshakes.handle_reply(key, (session, ours), &initiator, reply, &mut cx);
@@ -357,7 +366,7 @@ impl Engine {
                     }
                 }
             }
-            Some(&mut Role::MoveAwaitReply { session, ref initiator, .. }) => {
+            Some(&mut ConnectionRole::MoveAwaitReply { session, ref initiator, .. }) => {
                 let initiator = initiator.clone();
                 let handled =
                     handshakes.handle_move_reply(key, session, &initiator, reply, &mut cx);
@@ -365,7 +374,7 @@ impl Engine {
                     self.handle_lane_event(session, event);
                 }
             }
-            Some(&mut Role::LaneAwaitReply { lane, ref initiator, .. }) => {
+            Some(&mut ConnectionRole::LaneAwaitReply { lane, ref initiator, .. }) => {
                 let initiator = initiator.clone();
                 handshakes.handle_join_reply(key, lane, &initiator, reply, &mut cx);
             }

@@ -6,7 +6,7 @@ use crate::memory::{Buffer, Window};
 
 /// Guard of the memory; see the module.
 #[derive(Debug, Default)]
-pub(super) enum Held {
+pub(super) enum MemoryGuard {
     /// None: its poster keeps it.
     #[default]
     Nothing,
@@ -16,7 +16,7 @@ pub(super) enum Held {
     Window(Arc<Window>),
 }
 
-impl Held {
+impl MemoryGuard {
     pub(super) fn is_window(&self) -> bool {
         matches!(self, Self::Window(_))
     }

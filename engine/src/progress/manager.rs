@@ -1,6 +1,6 @@
 //! Executes the decisions of [`crate::proto::manager`], and reports to users.
 
-use super::completions::{Completions, Route};
+use super::completions::{CompletionRoute, Completions};
 use super::engine::{Engine, EngineState};
 use super::post::Memory;
 use crate::memory::Buffer;
@@ -165,7 +165,8 @@ impl EngineState {
                 ReceiveRequest { endpoint, peer, context, tag, ignore, capacity, min_free };
             while let Ok(Some(_)) = self.core.peek(&wanted) {
                 let memory = Memory::copy_of(&[0; MESSAGE_MAX]);
-                let route = Route::Queue { queue, user_data: endpoint.into(), silent: false };
+                let route =
+                    CompletionRoute::Queue { queue, user_data: endpoint.into(), silent: false };
                 let is_posted = self.post_receive(&wanted, memory, route).is_ok();
                 self.requests.handle_received(
                     queue,
@@ -293,7 +294,8 @@ impl Engine {
             data: None,
             fence: false,
         };
-        let posted = self.post_send(&request, Memory::copy_of(bytes), Route::Nowhere, false);
+        let posted =
+            self.post_send(&request, Memory::copy_of(bytes), CompletionRoute::Nowhere, false);
         posted.map(drop).map_err(|(error, _)| error)
     }
 

@@ -2,7 +2,7 @@
 //! [`crate::proto::control_lane`] or of the peer.
 
 use super::engine::Engine;
-use super::roles::Role;
+use super::roles::ConnectionRole;
 use super::setup::SetupCx;
 use super::traits::{CloseMode, LaneKey};
 use crate::proto::control_lane::LaneEvent;
@@ -36,7 +36,7 @@ impl SetupCx<'_> {
         }
         // Whether long messages use it.
         cx.paths.choose_stream(cx.core, session);
-        cx.roles.insert(key, Role::Control { session });
+        cx.roles.insert(key, ConnectionRole::Control { session });
         self.controls.poll(session, cx);
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::completions::{PostedTo, Posting, Route};
+use super::completions::{CompletionRoute, PostedTo, Posting};
 use super::counters::CounterEvents;
 use super::engine::Engine;
 use super::outside::Ticket;
@@ -40,7 +40,7 @@ impl Engine {
         &mut self,
         request: OneSidedRequest,
         memory: Memory,
-        route: Route,
+        route: CompletionRoute,
         more: bool,
     ) -> Result<Id, Refused> {
         if let Err(error) = check_length(&request) {
@@ -66,7 +66,7 @@ impl Engine {
         id: Id,
         (kind, endpoint, peer): (OperationKind, u16, Option<Peer>),
         memory: Memory,
-        route: Route,
+        route: CompletionRoute,
         more: bool,
     ) {
         let state = &mut *self.state;
@@ -131,7 +131,7 @@ impl Engine {
         let Some(handle) = self.state.completions.new_handle(ticket) else {
             return Err((Error::WouldBlock(COMPLETIONS), memory));
         };
-        let posted = self.post_one_sided(request, memory, Route::Handle(handle), more);
+        let posted = self.post_one_sided(request, memory, CompletionRoute::Handle(handle), more);
         if posted.is_err() {
             self.state.completions.handles.remove(handle);
         }

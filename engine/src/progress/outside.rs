@@ -48,11 +48,11 @@ pub struct Ticket {
     operation: AtomicU64,
     /// Matching order of receives.
     order: AtomicU64,
-    end: Mutex<End>,
+    end: Mutex<QueueEnd>,
 }
 
 #[derive(Debug)]
-enum End {
+enum QueueEnd {
     Open(Option<Waker>),
     Ended(Outcome),
     Taken,
@@ -65,10 +65,10 @@ impl Ticket {
         #[cfg(any(test, feature = "sim"))]
         let number = crate::hooks::threads::next_ticket().unwrap_or(number);
         let (operation, order) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { number, operation, order, end: Mutex::new(End::Open(None)) }
+        Self { number, operation, order, end: Mutex::new(QueueEnd::Open(None)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, End> {
+    fn lock(&self) -> MutexGuard<'_, QueueEnd> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,17 +98,17 @@ impl Ticket {
 
     /// Completes the operation; returns the waker to wake.
     pub(crate) fn end(&self, outcome: Outcome) -> Option<Waker> {
-        match std::mem::replace(&mut *self.lock(), End::Ended(outcome)) {
-            End::Open(waker) => waker,
-            End::Ended(_) | End::Taken => None,
+        match std::mem::replace(&mut *self.lock(), QueueEnd::Ended(outcome)) {
+            QueueEnd::Open(waker) => waker,
+            QueueEnd::Ended(_) | QueueEnd::Taken => None,
         }
     }
 
     /// Takes the result, once.
     pub(crate) fn take(&self) -> Option<Outcome> {
         let mut end = self.lock();
-        match std::mem::replace(&mut *end, End::Taken) {
-            End::Ended(outcome) => Some(outcome),
+        match std::mem::replace(&mut *end, QueueEnd::Taken) {
+            QueueEnd::Ended(outcome) => Some(outcome),
             other => {
                 *end = other;
                 None
@@ -119,11 +119,11 @@ impl Ticket {
     /// Registers `waker` for the completion. Returns `false` if that has happened.
     pub(crate) fn wake_at_end(&self, waker: &Waker) -> bool {
         match &mut *self.lock() {
-            End::Open(known) => {
+            QueueEnd::Open(known) => {
                 *known = Some(waker.clone());
                 true
             }
-            End::Ended(_) | End::Taken => false,
+            QueueEnd::Ended(_) | QueueEnd::Taken => false,
         }
     }
 }

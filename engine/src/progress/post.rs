@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::completions::{PostedTo, Posting, Route};
+use super::completions::{CompletionRoute, PostedTo, Posting};
 use super::counters::CounterEvents;
 use super::datagram::before_copy::SENT_BEFORE_COPY_BYTES_MIN;
 use super::engine::{Engine, EngineState};
@@ -108,9 +108,9 @@ impl EngineState {
 
     /// Returns the route for the end of a send that its poster has admitted: its success is not
     /// reported, and a full queue has no space for the failure of its peer.
-    pub(super) fn admitted_route(&self, to: PostedTo<u32>) -> Route {
+    pub(super) fn admitted_route(&self, to: PostedTo<u32>) -> CompletionRoute {
         let route = PostedTo { silent: true, ..to }.route();
-        if self.completions.has_room(route) { route } else { Route::Nowhere }
+        if self.completions.has_room(route) { route } else { CompletionRoute::Nowhere }
     }
 }
 
@@ -177,7 +177,7 @@ impl Engine {
         &mut self,
         request: &SendRequest,
         bytes: &[u8],
-        route: Route,
+        route: CompletionRoute,
         more: bool,
     ) -> Result<(), Error> {
         let limit = self.state.core.config().inject_limit;
@@ -209,7 +209,7 @@ impl Engine {
         &mut self,
         request: &SendRequest,
         bytes: &[u8],
-        route: Route,
+        route: CompletionRoute,
         more: bool,
     ) -> Result<(), Error> {
         self.post_send(request, Memory::copy_of(bytes), route, more)
@@ -222,7 +222,7 @@ impl Engine {
         &mut self,
         request: &SendRequest,
         memory: Memory,
-        route: Route,
+        route: CompletionRoute,
         more: bool,
     ) -> Result<Posted, Refused> {
         let peer = Some(Peer(request.peer));
@@ -270,7 +270,7 @@ impl Engine {
         id: Id,
         request: &SendRequest,
         memory: Memory,
-        route: Route,
+        route: CompletionRoute,
         more: bool,
     ) {
         let peer = Some(Peer(request.peer));
@@ -344,7 +344,7 @@ impl Engine {
         let Some(handle) = self.state.completions.new_handle(ticket) else {
             return Err((Error::WouldBlock(COMPLETIONS), memory));
         };
-        let posted = self.post_send(request, memory, Route::Handle(handle), more);
+        let posted = self.post_send(request, memory, CompletionRoute::Handle(handle), more);
         if !matches!(posted, Ok(Posted::Pending(_))) {
             self.state.completions.handles.remove(handle);
         }

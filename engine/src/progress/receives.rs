@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::completions::{PostedTo, Posting, ReceiveMemory, Route};
+use super::completions::{CompletionRoute, PostedTo, Posting, ReceiveMemory};
 use super::engine::EngineState;
 use super::outside::Ticket;
 use super::post::{COMPLETIONS, Memory, Refused, kind_of};
@@ -34,7 +34,7 @@ impl EngineState {
         let Some(handle) = self.completions.new_handle(ticket) else {
             return Err((Error::WouldBlock(COMPLETIONS), memory));
         };
-        let posted = self.post_receive(request, memory, Route::Handle(handle));
+        let posted = self.post_receive(request, memory, CompletionRoute::Handle(handle));
         if posted.is_err() {
             self.completions.handles.remove(handle);
         }
@@ -64,9 +64,9 @@ impl EngineState {
         &mut self,
         request: &ReceiveRequest,
         memory: Memory,
-        route: Route,
+        route: CompletionRoute,
     ) -> Result<Id, Refused> {
-        let Route::Queue { queue, user_data, silent } = route else {
+        let CompletionRoute::Queue { queue, user_data, silent } = route else {
             return self.post_by_slot(request, memory, route, true);
         };
         match ReceiveMemory::of_memory(memory) {
@@ -83,7 +83,7 @@ impl EngineState {
         &mut self,
         request: &ReceiveRequest,
         memory: Memory,
-        route: Route,
+        route: CompletionRoute,
         may_be_fast: bool,
     ) -> Result<Id, Refused> {
         if !self.completions.has_room(route) {
@@ -132,7 +132,7 @@ impl EngineState {
         claim: Id,
         endpoint: u16,
         memory: Memory,
-        route: Route,
+        route: CompletionRoute,
     ) -> Result<Id, Refused> {
         if !self.completions.has_room(route) {
             return Err((Error::WouldBlock(COMPLETIONS), memory));

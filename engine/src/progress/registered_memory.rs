@@ -27,7 +27,7 @@ fn add(counter: &AtomicU64, more: u64) {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownMemory {
     name: Id,
     window: Arc<Window>,
     counts: Arc<RegionCounts>,
@@ -36,7 +36,7 @@ struct Known {
 /// Registered memory; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct RegisteredMemory {
-    known: Vec<Option<Known>>,
+    known: Vec<Option<KnownMemory>>,
     /// The completion queues of endpoints, for remote data.
     queues: Vec<Option<u32>>,
 }
@@ -47,7 +47,7 @@ impl RegisteredMemory {
         if index >= self.known.len() {
             self.known.resize_with(index + 1, || None);
         }
-        self.known[index] = Some(Known { name, window, counts });
+        self.known[index] = Some(KnownMemory { name, window, counts });
     }
 
     pub(crate) fn remove(&mut self, name: Id) {
@@ -59,7 +59,7 @@ impl RegisteredMemory {
     }
 
     #[inline]
-    fn get(&self, name: Id) -> Option<&Known> {
+    fn get(&self, name: Id) -> Option<&KnownMemory> {
         self.known.get(name.index())?.as_ref().filter(|known| known.name == name)
     }
 

@@ -41,7 +41,7 @@ pub(crate) struct HalfOpen {
 
 /// The role of a connection.
 #[derive(Debug)]
-pub(crate) enum Role {
+pub(crate) enum ConnectionRole {
     /// An attempt for the control lane of a session, before TCP is connected.
     Connecting { session: u32, remote: SocketAddr },
     /// The hello of this side is sent.
@@ -66,7 +66,7 @@ pub(crate) enum Role {
     Closing { lane: Option<Id>, traffic: Late<Traffic> },
 }
 
-impl Role {
+impl ConnectionRole {
     /// Returns whether it is connecting or in a handshake.
     fn is_handshake(&self) -> bool {
         !matches!(self, Self::Control { .. } | Self::Bulk { .. } | Self::Closing { .. })
@@ -86,7 +86,8 @@ impl Role {
 }
 
 /// Being closed, with nothing outstanding.
-pub(crate) const CLOSING: Role = Role::Closing { lane: None, traffic: Late::NONE };
+pub(crate) const CLOSING: ConnectionRole =
+    ConnectionRole::Closing { lane: None, traffic: Late::NONE };
 
 /// Outstanding driver operations of a bulk lane.
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,16 +116,16 @@ impl AtRest for Traffic {
 /// Roles by lane, with generations checked.
 #[derive(Debug, Default)]
 pub(crate) struct Roles {
-    slots: Vec<Option<(u32, Role)>>,
+    slots: Vec<Option<(u32, ConnectionRole)>>,
     /// Closed lanes whose slot is reused, while their last events are still to be reported.
-    outlived: Vec<(LaneKey, Role)>,
+    outlived: Vec<(LaneKey, ConnectionRole)>,
     /// Lanes that were in a handshake at the last check, and new ones.
     handshakes: Vec<LaneKey>,
 }
 
 impl Roles {
-    pub(crate) fn insert(&mut self, key: LaneKey, role: Role) {
-        if role.is_handshake() && !self.get(key).is_some_and(Role::is_handshake) {
+    pub(crate) fn insert(&mut self, key: LaneKey, role: ConnectionRole) {
+        if role.is_handshake() && !self.get(key).is_some_and(ConnectionRole::is_handshake) {
             self.handshakes.push(key);
         }
         let index = key.index as usize;
@@ -144,7 +145,7 @@ impl Roles {
         self.slots[index] = Some((key.generation, role));
     }
 
-    fn get(&self, key: LaneKey) -> Option<&Role> {
+    fn get(&self, key: LaneKey) -> Option<&ConnectionRole> {
         match self.slots.get(key.index as usize)? {
             Some((generation, role)) if *generation == key.generation => Some(role),
             _ => self.outlived.iter().find(|(old, _)| *old == key).map(|(_, role)| role),
@@ -152,7 +153,7 @@ impl Roles {
     }
 
     /// Returns the lanes that are connecting or in a handshake.
-    pub(super) fn handshakes(&self) -> impl Iterator<Item = (LaneKey, &Role)> {
+    pub(super) fn handshakes(&self) -> impl Iterator<Item = (LaneKey, &ConnectionRole)> {
         let all = self.handshakes.iter().filter_map(|&key| Some((key, self.get(key)?)));
         all.filter(|(_, role)| role.is_handshake())
     }
@@ -160,11 +161,11 @@ impl Roles {
     /// Removes lanes that are in no handshake any more.
     pub(super) fn forget_completed(&mut self) {
         let mut handshakes = std::mem::take(&mut self.handshakes);
-        handshakes.retain(|&key| self.get(key).is_some_and(Role::is_handshake));
+        handshakes.retain(|&key| self.get(key).is_some_and(ConnectionRole::is_handshake));
         self.handshakes = handshakes;
     }
 
-    pub(crate) fn get_mut(&mut self, key: LaneKey) -> Option<&mut Role> {
+    pub(crate) fn get_mut(&mut self, key: LaneKey) -> Option<&mut ConnectionRole> {
         match self.slots.get_mut(key.index as usize)? {
             Some((generation, role)) if *generation == key.generation => Some(role),
             _ => self.outlived.iter_mut().find(|(old, _)| *old == key).map(|(_, role)| role),
@@ -174,12 +175,14 @@ impl Roles {
     /// Returns the driver operations of a bulk lane, which may be closing.
     pub(super) fn traffic(&mut self, key: LaneKey) -> Option<&mut Late<Traffic>> {
         match self.get_mut(key)? {
-            Role::Bulk { traffic, .. } | Role::Closing { traffic, .. } => Some(traffic),
+            ConnectionRole::Bulk { traffic, .. } | ConnectionRole::Closing { traffic, .. } => {
+                Some(traffic)
+            }
             _ => None,
         }
     }
 
-    pub(crate) fn remove(&mut self, key: LaneKey) -> Option<Role> {
+    pub(crate) fn remove(&mut self, key: LaneKey) -> Option<ConnectionRole> {
         if let Some(at) = self.outlived.iter().position(|(old, _)| *old == key) {
             return Some(self.outlived.swap_remove(at).1);
         }
@@ -187,7 +190,7 @@ impl Roles {
         self.slots[key.index as usize].take().map(|(_, role)| role)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (LaneKey, &Role)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LaneKey, &ConnectionRole)> {
         let slots = self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let (generation, role) = slot.as_ref()?;
             Some((LaneKey { index: index as u32, generation: *generation }, role))
@@ -196,7 +199,7 @@ impl Roles {
     }
 
     /// Empties the table, for another driver's keys.
-    pub(crate) fn take_all(&mut self) -> Vec<(LaneKey, Role)> {
+    pub(crate) fn take_all(&mut self) -> Vec<(LaneKey, ConnectionRole)> {
         let slots = std::mem::take(&mut self.slots);
         self.handshakes.clear();
         let taken = slots.into_iter().enumerate().filter_map(|(index, slot)| {
@@ -215,15 +218,15 @@ mod tests {
     #[test]
     fn lane_keeps_its_role_when_its_slot_is_reused() {
         let key = |generation| LaneKey { index: 3, generation };
-        let session_of = |role: Option<&mut Role>| match role {
-            Some(Role::Control { session }) => Some(*session),
+        let session_of = |role: Option<&mut ConnectionRole>| match role {
+            Some(ConnectionRole::Control { session }) => Some(*session),
             _ => None,
         };
         let mut roles = Roles::default();
         for generation in 0..3 {
-            roles.insert(key(generation), Role::Control { session: generation });
+            roles.insert(key(generation), ConnectionRole::Control { session: generation });
         }
-        roles.insert(key(1), Role::Control { session: 10 });
+        roles.insert(key(1), ConnectionRole::Control { session: 10 });
         assert_eq!(session_of(roles.get_mut(key(0))), Some(0));
         assert_eq!(session_of(roles.get_mut(key(1))), Some(10));
         assert_eq!(session_of(roles.get_mut(key(2))), Some(2));

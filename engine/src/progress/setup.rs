@@ -5,7 +5,7 @@ use super::context::LaneCx;
 use super::control_lanes::ControlLanes;
 use super::datagram::Announced;
 use super::rails::LocalRails;
-use super::roles::{CLOSING, Role};
+use super::roles::{CLOSING, ConnectionRole};
 use super::traits::{CloseMode, LaneKey};
 use crate::proto::connection::Phase;
 use crate::proto::paths::NO_PATH;
@@ -105,7 +105,7 @@ impl SetupCx<'_> {
                 let is_first = (remote, rail) == (locators.first(), 0);
                 let at = if is_first { 0 } else { NO_PATH };
                 self.controls.begin_attempt(session, key, at);
-                cx.roles.insert(key, Role::Connecting { session, remote });
+                cx.roles.insert(key, ConnectionRole::Connecting { session, remote });
             }
             Err(error) if ways.len() > 1 => self.attempt_failed(session, &error.to_string()),
             Err(error) => self.attempt_failed(session, &format!("{remote}: {error}")),
@@ -133,7 +133,7 @@ impl SetupCx<'_> {
         match cx.driver.connect(remote, rail, segment_bytes) {
             Ok(key) => {
                 self.controls.begin_move(session, key);
-                cx.roles.insert(key, Role::MoveConnecting { session, remote });
+                cx.roles.insert(key, ConnectionRole::MoveConnecting { session, remote });
             }
             Err(error) => self.attempt_to_move_failed(session, &error.to_string()),
         }
@@ -170,14 +170,16 @@ impl SetupCx<'_> {
         let cx = &mut self.lanes;
         let Some(role) = cx.roles.get_mut(key) else { return };
         let role = std::mem::replace(role, CLOSING);
-        let is_unconnected = matches!(role, Role::LaneConnecting { .. });
+        let is_unconnected = matches!(role, ConnectionRole::LaneConnecting { .. });
         cx.driver.close(key, CloseMode::Reset);
         match role {
-            Role::Connecting { session, .. } | Role::AwaitReply { session, .. } => {
+            ConnectionRole::Connecting { session, .. }
+            | ConnectionRole::AwaitReply { session, .. } => {
                 self.controls.take_attempt(session);
                 self.attempt_failed(session, cause);
             }
-            Role::LaneConnecting { lane, .. } | Role::LaneAwaitReply { lane, .. } => {
+            ConnectionRole::LaneConnecting { lane, .. }
+            | ConnectionRole::LaneAwaitReply { lane, .. } => {
                 self.bulk.set_key(cx.core, lane, None);
                 if is_unconnected {
                     cx.core.doubt_segments_lost(lane);
@@ -185,7 +187,8 @@ impl SetupCx<'_> {
                 cx.lane_lost(lane, true, cause);
             }
             // Another attempt follows.
-            Role::MoveConnecting { session, .. } | Role::MoveAwaitReply { session, .. }
+            ConnectionRole::MoveConnecting { session, .. }
+            | ConnectionRole::MoveAwaitReply { session, .. }
                 if self.controls.moving(session) == Some(key) =>
             {
                 self.attempt_to_move_failed(session, cause);

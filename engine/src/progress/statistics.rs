@@ -15,7 +15,7 @@ use crate::proto::paths::{NO_PATH, Paths};
 use crate::proto::rails::{PathState as KnownPath, rails_of};
 use crate::proto::session::Session;
 use crate::proto::table::Id;
-use crate::telemetry::exporter::Slot;
+use crate::telemetry::exporter::StatisticsSlot;
 use crate::telemetry::{Counters, Statistics};
 use crate::topology::NicReader;
 use crate::types::{Address, LaneStatistics, PathChange, PathState, PathStatistics, Rail};
@@ -37,7 +37,7 @@ pub(crate) struct Reports {
 /// Where an engine puts its statistics for the exporter.
 #[derive(Debug)]
 pub(crate) struct Publisher {
-    slot: Arc<Slot>,
+    slot: Arc<StatisticsSlot>,
     /// Of the namespace where the engine was created: a thread may leave it.
     reader: Option<NicReader>,
     next_ns: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     /// Creates a publisher. Called in the network namespace of the engine's NICs.
-    pub(crate) fn new(slot: Arc<Slot>) -> Self {
+    pub(crate) fn new(slot: Arc<StatisticsSlot>) -> Self {
         Self { slot, reader: NicReader::open().ok(), next_ns: 0 }
     }
 }

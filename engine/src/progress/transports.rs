@@ -5,7 +5,7 @@ use super::engine::EngineState;
 use crate::driver::AnyDriver;
 use crate::proto::paths::Paths;
 use crate::proto::rails::rails_of;
-use crate::telemetry::transports::{Transport, note};
+use crate::telemetry::transports::{MessageTransport, note};
 use crate::types::FrameState;
 
 impl EngineState {
@@ -29,10 +29,10 @@ impl EngineState {
         connected.for_each(|(id, _)| self.note_transport(driver, id.index() as u32, false));
     }
 
-    fn transport_of(&self, driver: &AnyDriver, slot: u32) -> Transport {
+    fn transport_of(&self, driver: &AnyDriver, slot: u32) -> MessageTransport {
         let paths = self.paths.of(slot);
         if paths.is_some_and(Paths::has_ring) {
-            return Transport::Memory;
+            return MessageTransport::Memory;
         }
         let mut nics: Vec<String> = Vec::new();
         let mut has_chunks = false;
@@ -54,6 +54,6 @@ impl EngineState {
         let datagrams = has_datagrams.then_some(if by_frames { "xdp" } else { "udp" });
         let by_tcp = !has_datagrams || has_chunks || paths.is_some_and(Paths::has_streamed);
         let protocols = datagrams.into_iter().chain(by_tcp.then_some("tcp")).collect();
-        Transport::Rails { nics, protocols }
+        MessageTransport::Rails { nics, protocols }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::value::{Kind, Range};
+use super::value::{Range, ValueKind};
 
 /// An address and a port, or a port of the loopback.
 pub(crate) struct ExportAddress;
 
-impl Kind for ExportAddress {
+impl ValueKind for ExportAddress {
     type Value = Option<SocketAddr>;
     type View<'a> = Option<SocketAddr>;
 

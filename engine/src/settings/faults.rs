@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::value::{Kind, Range};
+use super::value::{Range, ValueKind};
 
 /// How often a driver misbehaves as a kernel, a network or a peer may: each rate is the chance,
 /// from 0 to 1, that one call or event is hit. The text form is `seed=1 short=0.1 late=0.05`;
@@ -125,7 +125,7 @@ impl fmt::Display for Faults {
 /// A set of faults, or `none`.
 pub(crate) struct FaultSet;
 
-impl Kind for FaultSet {
+impl ValueKind for FaultSet {
     type Value = Option<Faults>;
     type View<'a> = Option<Faults>;
 

@@ -77,7 +77,7 @@ pub use nics::NicPattern;
 pub use types::{
     BulkLane, ControlLane, EagerLane, Lanes, PortRange, SharedMemory, TcpCongestion, ZeroCopy,
 };
-pub(crate) use value::{Cores, Kind};
+pub(crate) use value::{Cores, ValueKind};
 
 use sources::{Assignment, Environment};
 use table::{RELATIONS, ROWS, Relation, Values};

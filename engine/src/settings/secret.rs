@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use super::value::{Kind, Range, path_of};
+use super::value::{Range, ValueKind, path_of};
 use super::{Settings, SettingsError};
 use crate::secret::JobSecret;
 
@@ -27,7 +27,7 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// The job's secret.
 pub(crate) struct Secret;
 
-impl Kind for Secret {
+impl ValueKind for Secret {
     type Value = Option<JobSecret>;
     type View<'a> = Option<&'a JobSecret>;
     const IS_SECRET: bool = true;
@@ -68,7 +68,7 @@ impl Kind for Secret {
 /// The path of a file.
 pub(crate) struct FilePath;
 
-impl Kind for FilePath {
+impl ValueKind for FilePath {
     type Value = Option<PathBuf>;
     type View<'a> = Option<&'a Path>;
 

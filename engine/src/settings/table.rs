@@ -14,7 +14,8 @@ use super::types::{
     BulkLane, ControlLane, EagerLane, Lanes, PortRange, SharedMemory, TcpCongestion, ZeroCopy,
 };
 use super::value::{
-    Address, AnyPath, AutoBytes, Bytes, Cores, Count, Kind, Names, Nics, OneOf, Ports, Range, Time,
+    AddressValue, AnyPath, AutoBytes, Bytes, Cores, Count, Names, Nics, OneOf, Ports, Range, Time,
+    ValueKind,
 };
 use super::{Builder, Origin, Settings};
 use crate::secret::JobSecret;
@@ -71,7 +72,7 @@ macro_rules! settings_table {
         /// Every value.
         #[derive(Clone, Debug, PartialEq)]
         pub(crate) struct Values {
-            $($name: <$kind as Kind>::Value,)+
+            $($name: <$kind as ValueKind>::Value,)+
         }
 
         impl Values {
@@ -84,17 +85,17 @@ macro_rules! settings_table {
         pub(crate) const ROWS: &[Row] = &[$(Row {
             name: stringify!($name),
             doc: concat!($($doc),+).trim_ascii_start(),
-            is_secret: <$kind as Kind>::IS_SECRET,
+            is_secret: <$kind as ValueKind>::IS_SECRET,
             is_hidden: has_mark(&[$(stringify!($mark))?]),
-            expected: <$kind as Kind>::expected,
-            range: || <$kind as Kind>::format_range(&$range),
+            expected: <$kind as ValueKind>::expected,
+            range: || <$kind as ValueKind>::format_range(&$range),
             assign: |values, text| {
-                let value = <$kind as Kind>::parse(text)?;
-                <$kind as Kind>::check(&value, &$range)?;
+                let value = <$kind as ValueKind>::parse(text)?;
+                <$kind as ValueKind>::check(&value, &$range)?;
                 values.$name = value;
                 Ok(())
             },
-            format: |values| <$kind as Kind>::format(&values.$name),
+            format: |values| <$kind as ValueKind>::format(&values.$name),
             #[cfg(test)]
             documented: [$default_text, $values_text],
         },)+];
@@ -106,7 +107,7 @@ macro_rules! settings_table {
                 #[doc = concat!("Default: `", $default_text, "`. Values: ", $values_text, ".")]
                 $(#[doc($mark)])?
                 pub fn $name(&self) -> $view {
-                    <$kind as Kind>::view(&self.values.$name)
+                    <$kind as ValueKind>::view(&self.values.$name)
                 }
             )+
         }
@@ -120,8 +121,8 @@ macro_rules! settings_table {
                 $(#[doc($mark)])?
                 #[must_use]
                 pub fn $name(self, value: $view) -> Self {
-                    let value = <$kind as Kind>::own(value);
-                    let text = Zeroizing::new(<$kind as Kind>::write(&value));
+                    let value = <$kind as ValueKind>::own(value);
+                    let text = Zeroizing::new(<$kind as ValueKind>::write(&value));
                     self.set(stringify!($name), &text)
                 }
             )+
@@ -216,7 +217,7 @@ settings_table! {
         "`none`, or names (rail0, rail*), networks (10.1.0.0/16) and exclusions (!docker*) with \
          commas between them";
     /// Local address to listen on; without nics it also selects the NIC that has it.
-    listen_address -> Option<IpAddr>: Address = None, Range::Any,
+    listen_address -> Option<IpAddr>: AddressValue = None, Range::Any,
         "any", "`any`, or an IPv4 or IPv6 address";
     /// TCP ports to listen on; datagrams use the UDP port of the same number unless it is taken.
     port_range -> PortRange: Ports = PortRange::ANY, Range::Any,

@@ -14,7 +14,7 @@ use rustix::thread::set_thread_res_uid;
 
 use super::types::NameSet;
 use super::value::{
-    Address, AutoBytes, Bytes, Cores, Count, Names, Nics, OneOf, Ports, Range, Time,
+    AddressValue, AutoBytes, Bytes, Cores, Count, Names, Nics, OneOf, Ports, Range, Time,
 };
 use super::*;
 use crate::wire::EAGER_BYTES_MAX;
@@ -411,7 +411,7 @@ fn byte_units_are_binary() {
 }
 
 /// A formatted value parses as the same value.
-fn round_trip<K: Kind>(value: &K::Value) -> Result<(), TestCaseError> {
+fn round_trip<K: ValueKind>(value: &K::Value) -> Result<(), TestCaseError> {
     let text = K::format(value);
     let read = K::parse(&text);
     prop_assert_eq!(read.as_ref(), Ok(value), "{}", text);
@@ -441,8 +441,8 @@ proptest! {
     #[test]
     fn ports_and_addresses(a: u16, b: u16, address: IpAddr) {
         round_trip::<Ports>(&PortRange::new(a, b).unwrap_or(PortRange::ANY))?;
-        round_trip::<Address>(&Some(address))?;
-        round_trip::<Address>(&None)?;
+        round_trip::<AddressValue>(&Some(address))?;
+        round_trip::<AddressValue>(&None)?;
     }
 
     #[test]

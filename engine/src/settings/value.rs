@@ -12,7 +12,7 @@ use super::nics::NicPattern;
 use super::types::{NameSet, PortRange};
 
 /// A kind of value: how it is parsed, formatted and checked.
-pub(crate) trait Kind {
+pub(crate) trait ValueKind {
     /// The value as it is kept.
     type Value: Clone + Debug + PartialEq;
     /// The value as getters give it and setters take it.
@@ -103,7 +103,7 @@ pub(crate) struct Bytes;
 const BYTE_UNITS: [(&str, u64); 4] =
     [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
 
-impl Kind for Bytes {
+impl ValueKind for Bytes {
     copied!(usize);
 
     fn expected() -> String {
@@ -144,7 +144,7 @@ impl Kind for Bytes {
 /// A size in bytes, or `auto` (`None`): the engine chooses it.
 pub(crate) struct AutoBytes;
 
-impl Kind for AutoBytes {
+impl ValueKind for AutoBytes {
     copied!(Option<usize>);
 
     fn expected() -> String {
@@ -171,7 +171,7 @@ impl Kind for AutoBytes {
 /// How many.
 pub(crate) struct Count;
 
-impl Kind for Count {
+impl ValueKind for Count {
     copied!(usize);
 
     fn expected() -> String {
@@ -206,7 +206,7 @@ pub(crate) struct Time;
 const TIME_UNITS: [(&str, u128); 4] =
     [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 
-impl Kind for Time {
+impl ValueKind for Time {
     copied!(Duration);
 
     fn expected() -> String {
@@ -265,7 +265,7 @@ impl Kind for Time {
 /// A value with a fixed set of names.
 pub(crate) struct OneOf<T>(std::marker::PhantomData<T>);
 
-impl<T: NameSet> Kind for OneOf<T> {
+impl<T: NameSet> ValueKind for OneOf<T> {
     copied!(T);
 
     fn expected() -> String {
@@ -294,7 +294,7 @@ impl<T: NameSet> Kind for OneOf<T> {
 /// A range of ports, or any port.
 pub(crate) struct Ports;
 
-impl Kind for Ports {
+impl ValueKind for Ports {
     copied!(PortRange);
 
     fn expected() -> String {
@@ -328,9 +328,9 @@ impl Kind for Ports {
 }
 
 /// An IP address, or none (`any`).
-pub(crate) struct Address;
+pub(crate) struct AddressValue;
 
-impl Kind for Address {
+impl ValueKind for AddressValue {
     copied!(Option<IpAddr>);
 
     fn expected() -> String {
@@ -363,7 +363,7 @@ const EMPTY_WORDS: [&str; 2] = ["none", "auto"];
 /// A list of names; the empty one is written `none`, or `auto` where [`AUTO`](Self) is set.
 pub(crate) struct Names<const AUTO: bool>;
 
-impl<const AUTO: bool> Kind for Names<AUTO> {
+impl<const AUTO: bool> ValueKind for Names<AUTO> {
     type Value = Vec<String>;
     type View<'a> = &'a [String];
 
@@ -415,7 +415,7 @@ impl<const AUTO: bool> Kind for Names<AUTO> {
 /// A list of NICs; the empty one is written `none`, or `auto` where [`AUTO`](Self) is set.
 pub(crate) struct Nics<const AUTO: bool>;
 
-impl<const AUTO: bool> Kind for Nics<AUTO> {
+impl<const AUTO: bool> ValueKind for Nics<AUTO> {
     type Value = Vec<NicPattern>;
     type View<'a> = &'a [NicPattern];
 
@@ -464,7 +464,7 @@ impl<const AUTO: bool> Kind for Nics<AUTO> {
 /// A list of CPU numbers.
 pub(crate) struct Cores;
 
-impl Kind for Cores {
+impl ValueKind for Cores {
     type Value = Vec<usize>;
     type View<'a> = &'a [usize];
 
@@ -534,7 +534,7 @@ pub(super) fn path_of(text: &str) -> Result<PathBuf, String> {
 /// The path of a file, absolute or relative to the working directory, or none (`none`).
 pub(crate) struct AnyPath;
 
-impl Kind for AnyPath {
+impl ValueKind for AnyPath {
     type Value = Option<PathBuf>;
     type View<'a> = Option<&'a Path>;
 

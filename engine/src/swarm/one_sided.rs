@@ -18,7 +18,7 @@ use super::form::content;
 use super::oracle::Process;
 use crate::driver::sim::random::Random;
 use crate::memory::{Buffer, Shape, Window};
-use crate::progress::completions::Route;
+use crate::progress::completions::CompletionRoute;
 use crate::progress::post::Memory;
 use crate::progress::registered_memory::RegionCounts;
 use crate::proto::effects::CompletionLevel;
@@ -351,7 +351,7 @@ impl Run {
                 Memory { buffer: Some(Buffer::Heap(bytes)), shape }
             }
         };
-        let route = Route::Queue { queue: 0, user_data, silent: false };
+        let route = CompletionRoute::Queue { queue: 0, user_data, silent: false };
         match engine.post_one_sided(request, memory, route, false) {
             Ok(_) => Ok(true),
             Err((error, _)) => self.oracle.check_error(process, &error).map(|()| false),

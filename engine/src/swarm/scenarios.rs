@@ -12,7 +12,7 @@ use crate::driver::sim::rails::LinkImpairments;
 use crate::driver::sim::random::Random;
 use crate::driver::traits::SendMode;
 use crate::memory::Buffer;
-use crate::progress::completions::Route;
+use crate::progress::completions::CompletionRoute;
 use crate::progress::engine::LoopConfig;
 use crate::progress::post::{Memory, Posted};
 use crate::progress::zero_copy::Policy;
@@ -125,8 +125,8 @@ pub(super) fn peer(world: &mut World, at: usize, of: usize) -> Id {
     core.insert_peer(address.engine(), address.to_locators(), 0).unwrap()
 }
 
-fn route(context: u64) -> Route {
-    Route::Queue { queue: 0, user_data: context, silent: false }
+fn route(context: u64) -> CompletionRoute {
+    CompletionRoute::Queue { queue: 0, user_data: context, silent: false }
 }
 
 /// Whether it is outstanding now.

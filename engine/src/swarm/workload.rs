@@ -7,7 +7,7 @@ use super::oracle::{Fate, Oracle, Place, Process, Received, Sent};
 use super::plan::Plan;
 use super::{Run, SERIAL_SHIFT};
 use crate::driver::sim::random::Random;
-use crate::progress::completions::Route;
+use crate::progress::completions::CompletionRoute;
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted};
 use crate::proto::core::UNTAGGED;
@@ -36,8 +36,8 @@ pub(super) fn data_of(plan: &Plan, index: usize) -> Option<u64> {
 }
 
 /// Completions of sends and receives alike are reported with the name of the operation.
-fn route(context: u64, silent: bool) -> Route {
-    Route::Queue { queue: 0, user_data: context, silent }
+fn route(context: u64, silent: bool) -> CompletionRoute {
+    CompletionRoute::Queue { queue: 0, user_data: context, silent }
 }
 
 /// The contexts of a run. In odd ones tags have the message's name above their class.

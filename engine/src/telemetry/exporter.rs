@@ -37,9 +37,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The newest statistics of one engine.
 #[derive(Debug, Default)]
-pub(crate) struct Slot(Mutex<Option<Arc<Statistics>>>);
+pub(crate) struct StatisticsSlot(Mutex<Option<Arc<Statistics>>>);
 
-impl Slot {
+impl StatisticsSlot {
     /// Replaces the statistics. Never waits: while they are being read, the older ones stay.
     pub(crate) fn put(&self, statistics: Statistics) {
         let statistics = Some(Arc::new(statistics));
@@ -62,12 +62,12 @@ impl Slot {
 
 /// What the endpoints of a domain share with its exporter.
 #[derive(Debug, Default)]
-struct Slots(Mutex<Vec<Weak<Slot>>>);
+struct ExporterSlots(Mutex<Vec<Weak<StatisticsSlot>>>);
 
-impl Slots {
+impl ExporterSlots {
     /// Adds a slot for an engine; it is removed after the engine has dropped it.
-    fn add(&self) -> Arc<Slot> {
-        let slot = Arc::new(Slot::default());
+    fn add(&self) -> Arc<StatisticsSlot> {
+        let slot = Arc::new(StatisticsSlot::default());
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slots.retain(|slot| slot.strong_count() > 0);
         slots.push(Arc::downgrade(&slot));
@@ -86,7 +86,7 @@ impl Slots {
 /// regardless of its clients.
 #[derive(Debug)]
 pub(crate) struct Exporter {
-    slots: Arc<Slots>,
+    slots: Arc<ExporterSlots>,
     address: SocketAddr,
     thread: Option<JoinHandle<()>>,
     /// The thread's waits end when this is closed.
@@ -106,7 +106,7 @@ impl Exporter {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (end, ended) = UnixStream::pair()?;
-        let slots = Arc::new(Slots::default());
+        let slots = Arc::new(ExporterSlots::default());
         let shared = Arc::clone(&slots);
         let thread = std::thread::Builder::new()
             .name("ringrail-stats".into())
@@ -121,7 +121,7 @@ impl Exporter {
     }
 
     /// Adds a slot for the statistics of an engine.
-    pub(crate) fn slot(&self) -> Arc<Slot> {
+    pub(crate) fn slot(&self) -> Arc<StatisticsSlot> {
         self.slots.add()
     }
 }
@@ -143,7 +143,7 @@ impl Drop for Exporter {
 
 /// The state of a client.
 #[derive(Debug)]
-enum Phase {
+enum ClientPhase {
     /// This many bytes of its request have been received.
     Asks(Box<[u8; REQUEST_BYTES_MAX]>, usize),
     /// This many bytes of its answer have been sent.
@@ -157,7 +157,7 @@ enum Phase {
 struct Client {
     stream: TcpStream,
     from: SocketAddr,
-    phase: Phase,
+    phase: ClientPhase,
     until: Instant,
     /// The deadline, regardless of progress.
     last: Instant,
@@ -168,14 +168,14 @@ impl Client {
         stream.set_nonblocking(true)?;
         let (now, room) = (Instant::now(), Box::new([0; REQUEST_BYTES_MAX]));
         let (until, last) = (now + CLIENT_MAX, now + 2 * CLIENT_MAX);
-        Ok(Self { stream, from, phase: Phase::Asks(room, 0), until, last })
+        Ok(Self { stream, from, phase: ClientPhase::Asks(room, 0), until, last })
     }
 
     /// Returns the events to wait for.
     fn flags(&self) -> PollFlags {
         match self.phase {
-            Phase::Asks(..) | Phase::Leaves(_) => PollFlags::IN,
-            Phase::Reads(..) => PollFlags::OUT,
+            ClientPhase::Asks(..) | ClientPhase::Leaves(_) => PollFlags::IN,
+            ClientPhase::Reads(..) => PollFlags::OUT,
         }
     }
 
@@ -185,10 +185,10 @@ impl Client {
     /// # Errors
     ///
     /// `WouldBlock` if it must be waited for. Any other error means that the client failed.
-    fn serve(&mut self, slots: &Slots) -> io::Result<()> {
+    fn serve(&mut self, slots: &ExporterSlots) -> io::Result<()> {
         loop {
             let next = match &mut self.phase {
-                Phase::Asks(room, length) => {
+                ClientPhase::Asks(room, length) => {
                     let response = if let Some(response) = respond(&room[..*length], slots) {
                         response
                     } else if *length == room.len() {
@@ -205,22 +205,22 @@ impl Client {
                         }
                     };
                     self.until = Instant::now() + CLIENT_MAX;
-                    Phase::Reads(response, 0)
+                    ClientPhase::Reads(response, 0)
                 }
-                Phase::Reads(response, sent) if *sent < response.len() => {
+                ClientPhase::Reads(response, sent) if *sent < response.len() => {
                     match (&self.stream).write(&response.as_bytes()[*sent..])? {
                         0 => return Err(ErrorKind::WriteZero.into()),
                         written => *sent += written,
                     }
                     continue;
                 }
-                Phase::Reads(..) => {
+                ClientPhase::Reads(..) => {
                     let _ = self.stream.shutdown(Shutdown::Write);
                     self.until = Instant::now() + LEAVE_MAX;
-                    Phase::Leaves(0)
+                    ClientPhase::Leaves(0)
                 }
-                Phase::Leaves(REQUESTS_DRAINED_MAX) => return Ok(()),
-                Phase::Leaves(drained) => {
+                ClientPhase::Leaves(REQUESTS_DRAINED_MAX) => return Ok(()),
+                ClientPhase::Leaves(drained) => {
                     // With bytes unread, closing would reset what the client has not read yet.
                     if (&self.stream).read(&mut [0; REQUEST_BYTES_MAX])? == 0 {
                         return Ok(());
@@ -234,7 +234,7 @@ impl Client {
     }
 
     /// As [`Self::serve`]; returns whether to keep the client.
-    fn stays(&mut self, slots: &Slots) -> bool {
+    fn stays(&mut self, slots: &ExporterSlots) -> bool {
         loop {
             match self.serve(slots) {
                 Ok(()) => return false,
@@ -257,7 +257,7 @@ impl Client {
 type Wait = fn(&mut [PollFd<'_>], Option<&Timespec>) -> Result<usize, Errno>;
 
 /// The thread: waits for clients and for its end.
-fn serve(listener: &TcpListener, ended: &UnixStream, slots: &Slots, wait: Wait) {
+fn serve(listener: &TcpListener, ended: &UnixStream, slots: &ExporterSlots, wait: Wait) {
     // The oldest client comes first.
     let mut clients: Vec<Client> = Vec::new();
     let mut rests_until: Option<Instant> = None;
@@ -334,7 +334,7 @@ fn make_room(clients: &mut Vec<Client>) {
     if clients.len() < CLIENTS_MAX {
         return;
     }
-    let is_silent = |client: &Client| matches!(client.phase, Phase::Asks(_, 0));
+    let is_silent = |client: &Client| matches!(client.phase, ClientPhase::Asks(_, 0));
     let gone = clients.remove(clients.iter().position(is_silent).unwrap_or(0));
     tracing::debug!(from = %gone.from, "a scrape makes room for another one");
 }
@@ -351,7 +351,7 @@ fn has_ended(mut ended: &UnixStream) -> bool {
 }
 
 /// Returns the response to a request; `None` if the request is incomplete.
-fn respond(request: &[u8], slots: &Slots) -> Option<String> {
+fn respond(request: &[u8], slots: &ExporterSlots) -> Option<String> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
     match parsed.parse(request) {
@@ -407,7 +407,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (end, ended) = UnixStream::pair().unwrap();
         let thread = std::thread::spawn(move || {
-            serve(&listener, &ended, &Slots::default(), fails_at_first);
+            serve(&listener, &ended, &ExporterSlots::default(), fails_at_first);
         });
         let mut client = TcpStream::connect(address).unwrap();
         client.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();

@@ -99,7 +99,8 @@ pub fn prometheus(engines: &[&Statistics]) -> String {
     let mut text = Text(String::with_capacity(4096));
     let labels: Vec<String> =
         engines.iter().map(|engine| label("engine", engine.endpoint)).collect();
-    for (numbers, kind) in [(&COUNTERS[..], Kind::Counter), (&GAUGES[..], Kind::Gauge)] {
+    for (numbers, kind) in [(&COUNTERS[..], MetricKind::Counter), (&GAUGES[..], MetricKind::Gauge)]
+    {
         for (name, help, read) in numbers {
             let name = text.head("", name, help, kind);
             for (engine, labels) in engines.iter().zip(&labels) {
@@ -107,7 +108,7 @@ pub fn prometheus(engines: &[&Statistics]) -> String {
             }
         }
     }
-    let name = text.head("", "paths_omitted", "Paths that are not listed", Kind::Gauge);
+    let name = text.head("", "paths_omitted", "Paths that are not listed", MetricKind::Gauge);
     for (engine, labels) in engines.iter().zip(&labels) {
         text.line(&name, labels, engine.paths_omitted);
     }
@@ -131,12 +132,12 @@ fn write_paths(text: &mut Text, paths: &[(&PathStatistics, String)]) {
         return;
     }
     for (name, help, read) in OF_PATHS {
-        let name = text.head("path_", name, help, Kind::Counter);
+        let name = text.head("path_", name, help, MetricKind::Counter);
         for (path, labels) in paths {
             text.line(&name, labels, read(path));
         }
     }
-    let name = text.head("path_", "state", "1 for the state that a path is in", Kind::Gauge);
+    let name = text.head("path_", "state", "1 for the state that a path is in", MetricKind::Gauge);
     for (path, labels) in paths {
         for (state, state_name) in STATES {
             let labels = format!("{labels},{}", label("state", state_name));
@@ -144,29 +145,29 @@ fn write_paths(text: &mut Text, paths: &[(&PathStatistics, String)]) {
         }
     }
     let help = "1 for the path that messages go by";
-    let name = text.head("path_", "carries_messages", help, Kind::Gauge);
+    let name = text.head("path_", "carries_messages", help, MetricKind::Gauge);
     for (path, labels) in paths {
         text.line(&name, labels, u8::from(path.carries_messages));
     }
     let help = "1 for a path that messages go by in datagrams";
-    let name = text.head("path_", "carries_datagrams", help, Kind::Gauge);
+    let name = text.head("path_", "carries_datagrams", help, MetricKind::Gauge);
     for (path, labels) in paths {
         text.line(&name, labels, u8::from(path.carries_datagrams));
     }
     let help = "Smoothed round trip of the datagrams of a path";
-    let name = text.head("path_", "round_trip_seconds", help, Kind::Gauge);
+    let name = text.head("path_", "round_trip_seconds", help, MetricKind::Gauge);
     for (path, labels) in paths {
         if let Some(round_trip) = path.round_trip {
             text.line(&name, labels, round_trip.as_secs_f64());
         }
     }
     let help = "The longest message that goes to the peer eagerly, by whatever path";
-    let name = text.head("path_", "eager_limit_bytes", help, Kind::Gauge);
+    let name = text.head("path_", "eager_limit_bytes", help, MetricKind::Gauge);
     for (path, labels) in paths {
         text.line(&name, labels, path.eager_limit_bytes);
     }
     let help = "Time since the state of a path changed, and why it did";
-    let name = text.head("path_", "last_change_age_seconds", help, Kind::Gauge);
+    let name = text.head("path_", "last_change_age_seconds", help, MetricKind::Gauge);
     for (path, labels) in paths {
         if let Some(change) = path.last_change {
             let labels = format!("{labels},{}", label("cause", change.cause));
@@ -188,12 +189,12 @@ fn write_lanes(text: &mut Text, paths: &[(&PathStatistics, String)]) {
         return;
     }
     let help = "Segments that the kernel sent again, of connections that are there";
-    let name = text.head("lane_", "retransmits", help, Kind::Counter);
+    let name = text.head("lane_", "retransmits", help, MetricKind::Counter);
     for (lane, labels) in &lanes {
         text.line(&name, labels, lane.retransmits);
     }
     let help = "Smoothed round trip of a connection as the kernel has it";
-    let name = text.head("lane_", "round_trip_seconds", help, Kind::Gauge);
+    let name = text.head("lane_", "round_trip_seconds", help, MetricKind::Gauge);
     for (lane, labels) in &lanes {
         text.line(&name, labels, lane.round_trip.as_secs_f64());
     }
@@ -208,7 +209,7 @@ fn write_frames<'a>(
         return;
     }
     for (name, help, read) in OF_FRAMES {
-        let name = text.head("frames_", name, help, Kind::Counter);
+        let name = text.head("frames_", name, help, MetricKind::Counter);
         for (drops, labels) in &engines {
             text.line(&name, labels, read(drops));
         }
@@ -224,7 +225,7 @@ fn write_nics(text: &mut Text, engines: &[&Statistics]) {
         return;
     }
     for (name, help, read) in OF_NICS {
-        let name = text.head("nic_", name, help, Kind::Counter);
+        let name = text.head("nic_", name, help, MetricKind::Counter);
         for (nic, counters) in &nics {
             text.line(&name, &label("nic", nic), read(counters));
         }
@@ -235,7 +236,7 @@ fn write_nics(text: &mut Text, engines: &[&Statistics]) {
         return;
     }
     for (name, help, read) in OF_PAUSES {
-        let name = text.head("nic_", name, help, Kind::Counter);
+        let name = text.head("nic_", name, help, MetricKind::Counter);
         for (nic, counters) in &pauses {
             text.line(&name, &label("nic", nic), read(counters));
         }
@@ -249,7 +250,7 @@ fn label(name: &str, value: impl Display) -> String {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MetricKind {
     /// Only grows.
     Counter,
     Gauge,
@@ -260,10 +261,10 @@ struct Text(String);
 
 impl Text {
     /// Begins a metric; returns its full name.
-    fn head(&mut self, prefix: &str, name: &str, help: &str, kind: Kind) -> String {
+    fn head(&mut self, prefix: &str, name: &str, help: &str, kind: MetricKind) -> String {
         let (suffix, kind) = match kind {
-            Kind::Counter => ("_total", "counter"),
-            Kind::Gauge => ("", "gauge"),
+            MetricKind::Counter => ("_total", "counter"),
+            MetricKind::Gauge => ("", "gauge"),
         };
         let name = format!("ringrail_{prefix}{name}{suffix}");
         let _ = writeln!(self.0, "# HELP {name} {help}.\n# TYPE {name} {kind}");

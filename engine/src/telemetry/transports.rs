@@ -14,7 +14,7 @@ use crate::forks::{Generation, at_exit};
 
 /// The transport of messages to one peer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Transport {
+pub(crate) enum MessageTransport {
     /// Shared memory.
     Memory,
     /// Datagrams and connections.
@@ -31,7 +31,7 @@ pub(crate) enum Transport {
 struct Peers {
     /// The process that they belong to: children of `fork` have a copy.
     of: Generation,
-    by_engine: BTreeMap<u64, Transport>,
+    by_engine: BTreeMap<u64, MessageTransport>,
 }
 
 static PEERS: Mutex<Option<Peers>> = Mutex::new(None);
@@ -42,15 +42,15 @@ impl Peers {
     }
 
     /// Memory stays: what its rails carry is questions and answers, until the ring ends.
-    fn note(&mut self, engine: u64, transport: Transport) {
+    fn note(&mut self, engine: u64, transport: MessageTransport) {
         let known = self.by_engine.entry(engine).or_insert_with(|| transport.clone());
-        if *known != Transport::Memory {
+        if *known != MessageTransport::Memory {
             *known = transport;
         }
     }
 
     fn line(&self) -> String {
-        let mut counts: BTreeMap<&Transport, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<&MessageTransport, usize> = BTreeMap::new();
         for transport in self.by_engine.values() {
             *counts.entry(transport).or_default() += 1;
         }
@@ -74,7 +74,7 @@ impl Peers {
     }
 }
 
-impl Transport {
+impl MessageTransport {
     fn text(&self) -> String {
         match self {
             Self::Memory => "shared memory".to_owned(),
@@ -107,7 +107,7 @@ pub(crate) fn watch() {
 
 /// An engine of this process has a session with `engine`, which this carries from now on. One that
 /// `is_over`, and that was never noted before, was never there.
-pub(crate) fn note(engine: u64, transport: Transport, is_over: bool) {
+pub(crate) fn note(engine: u64, transport: MessageTransport, is_over: bool) {
     let mut peers = PEERS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(peers) = peers.as_mut().filter(|peers| peers.of.is_current())
         && (!is_over || peers.by_engine.contains_key(&engine))
@@ -130,18 +130,18 @@ extern "C" fn write_line() {
 mod tests {
     use super::*;
 
-    fn rails(nics: &[&str], protocols: &[&'static str]) -> Transport {
+    fn rails(nics: &[&str], protocols: &[&'static str]) -> MessageTransport {
         let nics = nics.iter().map(|&nic| nic.to_owned()).collect();
-        Transport::Rails { nics, protocols: protocols.to_vec() }
+        MessageTransport::Rails { nics, protocols: protocols.to_vec() }
     }
 
     #[test]
     fn ranks_are_counted_by_transport() {
         let mut peers = Peers::new();
         assert_eq!(peers.line(), "ringrail 0.1: no traffic with other ranks");
-        peers.note(1, Transport::Memory);
+        peers.note(1, MessageTransport::Memory);
         assert_eq!(peers.line(), "ringrail 0.1: 1 rank by shared memory");
-        peers.note(2, Transport::Memory);
+        peers.note(2, MessageTransport::Memory);
         for engine in [3, 4] {
             peers.note(engine, rails(&["rail0", "rail1"], &["udp"]));
             // It has carried long messages at its end.

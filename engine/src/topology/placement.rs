@@ -8,11 +8,11 @@ use std::fs;
 use std::path::Path;
 
 use super::cores::on_cores;
-use crate::settings::{Cores, Kind as _};
+use crate::settings::{Cores, ValueKind as _};
 
 /// A core (logical processor) that engines may run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Core {
+struct CpuCore {
     number: usize,
     /// Distance of its node from that of the NIC, as the firmware reports it; equal for all nodes
     /// if it reports none.
@@ -22,7 +22,7 @@ struct Core {
 }
 
 /// A NUMA node.
-struct Node {
+struct NumaNode {
     cores: Vec<usize>,
     distance: u32,
 }
@@ -58,9 +58,9 @@ impl Placement {
         let free: Vec<usize> =
             allowed.iter().filter(|core| !reserved.contains(core)).copied().collect();
         let usable = if free.is_empty() { allowed.to_vec() } else { free };
-        let mut cores: Vec<Core> = usable
+        let mut cores: Vec<CpuCore> = usable
             .into_iter()
-            .map(|number| Core { number, distance: distance(number), sibling: sibling(number) })
+            .map(|number| CpuCore { number, distance: distance(number), sibling: sibling(number) })
             .collect();
         cores.sort_by_key(|core| (core.distance, core.sibling, core.number));
         let nearest = cores.first().map_or(0, |core| core.distance);
@@ -110,12 +110,12 @@ impl fmt::Display for Placement {
 }
 
 /// The nodes of the host, with their distances from `from`, or equal ones where that is not known.
-fn nodes(system: &Path, from: Option<u32>) -> Vec<Node> {
+fn nodes(system: &Path, from: Option<u32>) -> Vec<NumaNode> {
     let row = from.map(|from| system.join(format!("node/node{from}/distance")));
     let row = row.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
     let mut row = row.split_whitespace().map(|text| text.parse().unwrap_or(0));
     let online = list(&system.join("node/online")).into_iter();
-    let node = |number: usize| Node {
+    let node = |number: usize| NumaNode {
         cores: list(&system.join(format!("node/node{number}/cpulist"))),
         distance: row.next().unwrap_or(0),
     };

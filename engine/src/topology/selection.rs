@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::net::IpAddr;
 
-use self::picks::{Pick, Picking, Tier};
+use self::picks::{Picking, RailPick, Tier};
 use self::wishes::{Wishes, list};
 use super::Nic;
 use crate::settings::Settings;
@@ -196,7 +196,7 @@ pub fn select(nics: &[Nic], settings: &Settings) -> Result<Selection, SelectionE
     let is_loopback_by_default = !picks.is_empty() && picking.tier == Tier::Loopback;
     let beyond = picks.split_off(picks.len().min(wishes.rails_max));
     let candidates = nics.iter().enumerate().map(|(position, nic)| {
-        let is_it = |(_, (_, pick)): &(usize, &(RailRole, Pick))| pick.nic == position;
+        let is_it = |(_, (_, pick)): &(usize, &(RailRole, RailPick))| pick.nic == position;
         let rails = picks.iter().enumerate().filter(is_it).map(|(rail, _)| rail);
         let rails: Vec<usize> = rails.collect();
         let (verdict, reason) = match rails.first() {
@@ -233,7 +233,7 @@ fn chosen_reason(
     nic: &Nic,
     tier: Tier,
     role: RailRole,
-    pick: &Pick,
+    pick: &RailPick,
     wishes: &Wishes<'_>,
 ) -> String {
     let kind = nic.virtual_.as_deref().unwrap_or("a virtual interface");
@@ -257,7 +257,12 @@ fn chosen_reason(
 }
 
 /// Why a NIC is not among the first `most`.
-fn beyond_reason(nic: &Nic, last: Option<&(RailRole, Pick)>, nics: &[Nic], most: usize) -> String {
+fn beyond_reason(
+    nic: &Nic,
+    last: Option<&(RailRole, RailPick)>,
+    nics: &[Nic],
+    most: usize,
+) -> String {
     let speed = |nic: &Nic| match nic.speed_mbps {
         Some(speed) => format!("{speed} Mb/s"),
         None => "of a speed that its driver does not report".into(),

@@ -26,7 +26,7 @@ mod sync {
     }
 }
 
-use file::{Handover, Step};
+use file::{Handover, OwnerStep};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -58,9 +58,9 @@ impl Place {
     fn own(&self) -> u64 {
         let mut wakes = 0;
         for _ in 0..CALLS {
-            wakes += u64::from(self.handover.enter() == Step::Wake);
+            wakes += u64::from(self.handover.enter() == OwnerStep::Wake);
             self.touch();
-            wakes += u64::from(self.handover.leave() == Step::Wake);
+            wakes += u64::from(self.handover.leave() == OwnerStep::Wake);
         }
         wakes
     }

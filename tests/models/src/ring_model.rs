@@ -16,7 +16,9 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
 use loom::thread;
 
 use doorbell::{DoorbellWords, PendingDoorbells};
-use ring::{DATAGRAM_MAX, Entry, LINE_BYTES, LINES, Lines, PollState, Reader, WakeupHint, Writer};
+use ring::{
+    DATAGRAM_MAX, EntryKind, LINE_BYTES, LINES, Lines, PollState, Reader, WakeupHint, Writer,
+};
 
 /// The first lines of a ring: `loom` has no room for all. A model goes no further.
 const WORDS: usize = 8 * LINE_BYTES / 8;
@@ -84,7 +86,10 @@ fn entries_are_read_as_written() {
         let writing = thread::spawn(move || {
             let mut writer = Writer::new();
             for number in 1..=3_u64 {
-                assert_eq!(writer.write(&*theirs, Entry::Packet, &number.to_le_bytes()), Ok(true));
+                assert_eq!(
+                    writer.write(&*theirs, EntryKind::Packet, &number.to_le_bytes()),
+                    Ok(true)
+                );
             }
         });
         let (mut reader, mut into, mut due) = (Reader::new(), vec![0; DATAGRAM_MAX], 1_u64);
@@ -151,7 +156,7 @@ fn wake_ups_are_never_lost() {
         let (theirs, wakes) = (Arc::clone(&memory), Arc::clone(&is_woken));
         let writing = thread::spawn(move || {
             let mut writer = Writer::new();
-            assert_eq!(writer.write(&*theirs, Entry::Packet, &7_u64.to_le_bytes()), Ok(true));
+            assert_eq!(writer.write(&*theirs, EntryKind::Packet, &7_u64.to_le_bytes()), Ok(true));
             if writer.wakeup_hint(&*theirs) == WakeupHint::WakeUp {
                 wakes.store(true, Ordering::Release);
             }
@@ -192,7 +197,7 @@ impl DoorbellWords for Bell {
 fn write_twice(memory: &Memory, bells: &Bell, wake_ups: &AtomicU64) {
     let mut writer = Writer::new();
     for number in 1..=2_u64 {
-        assert_eq!(writer.write(memory, Entry::Packet, &number.to_le_bytes()), Ok(true));
+        assert_eq!(writer.write(memory, EntryKind::Packet, &number.to_le_bytes()), Ok(true));
         match writer.wakeup_hint(memory) {
             WakeupHint::None => {}
             WakeupHint::Doorbell => doorbell::set_doorbell(bells, 5),
@@ -294,7 +299,7 @@ fn one_fence_serves_all_rings_of_a_sleeper() {
             for (bell, ring) in (3..).zip(&theirs) {
                 let mut writer = Writer::new();
                 let text = 7_u64.to_le_bytes();
-                assert_eq!(writer.write(&**ring, Entry::Packet, &text), Ok(true));
+                assert_eq!(writer.write(&**ring, EntryKind::Packet, &text), Ok(true));
                 match writer.wakeup_hint(&**ring) {
                     WakeupHint::None => {}
                     WakeupHint::Doorbell => doorbell::set_doorbell(&*their_bells, bell),

@@ -109,15 +109,15 @@ mod sync {
 
     /// Wakes all, whatever their number and keys; never in time.
     #[derive(Debug)]
-    pub(crate) struct Gate(Mutex<u32>, Condvar);
+    pub(crate) struct FutexGate(Mutex<u32>, Condvar);
 
-    impl Default for Gate {
+    impl Default for FutexGate {
         fn default() -> Self {
             Self(Mutex::new(0), Condvar::new())
         }
     }
 
-    impl Gate {
+    impl FutexGate {
         pub(crate) fn generation(&self) -> u32 {
             *self.0.lock().unwrap()
         }
@@ -140,8 +140,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use chunks::chunks;
-use combiner::{Combiner, Posted};
-use count::Count;
+use combiner::{Combiner, PostOutcome};
+use count::SharedCounter;
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -400,7 +400,7 @@ fn an_entry_that_is_notified_is_seen_by_who_sleeps() {
 }
 
 /// As a wait for a counter does.
-fn wait_for_count(waiters: &WaitSet, count: &Count, threshold: u64) {
+fn wait_for_count(waiters: &WaitSet, count: &SharedCounter, threshold: u64) {
     loop {
         let ticket = waiters.prepare_for(Keys::of(3));
         count.want(threshold);
@@ -414,7 +414,7 @@ fn wait_for_count(waiters: &WaitSet, count: &Count, threshold: u64) {
 #[test]
 fn waiters_for_several_values_of_a_counter_are_woken() {
     bounded(3, || {
-        let shared = Arc::new((WaitSet::default(), Count::new(3)));
+        let shared = Arc::new((WaitSet::default(), SharedCounter::new(3)));
         let wait = |threshold| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || wait_for_count(&shared.0, &shared.1, threshold))
@@ -434,8 +434,8 @@ fn waiters_for_several_values_of_a_counter_are_woken() {
 #[test]
 fn two_that_count_wake_who_waits_for_both() {
     bounded(3, || {
-        let shared = Arc::new((WaitSet::default(), Count::new(3)));
-        let add = |shared: &(WaitSet, Count)| {
+        let shared = Arc::new((WaitSet::default(), SharedCounter::new(3)));
+        let add = |shared: &(WaitSet, SharedCounter)| {
             if shared.1.add(1) {
                 shared.0.notify_all(Keys::of(3));
             }
@@ -543,7 +543,7 @@ impl World {
         assert!(self.shared.wait(Keys::of(1), None, ready, &mut turns).is_some());
     }
 
-    fn post(&self) -> Posted<()> {
+    fn post(&self) -> PostOutcome<()> {
         let apply = |engine: &mut Engine, count| {
             engine.posted += count;
         };

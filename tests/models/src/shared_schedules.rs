@@ -80,15 +80,15 @@ mod sync {
 
     /// As a futex: wakes the oldest that sleep for the keys.
     #[derive(Default)]
-    pub(crate) struct Gate(Mutex<Sleepers>, Condvar);
+    pub(crate) struct FutexGate(Mutex<Sleepers>, Condvar);
 
-    impl std::fmt::Debug for Gate {
+    impl std::fmt::Debug for FutexGate {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("Gate")
+            f.write_str("FutexGate")
         }
     }
 
-    impl Gate {
+    impl FutexGate {
         pub(crate) fn generation(&self) -> u32 {
             self.0.lock().unwrap().generation
         }

@@ -96,7 +96,7 @@ pub(super) fn take_frame(
 
 /// The identity that a client claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
+pub(super) struct ClientHello {
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) instance: Instance,
@@ -109,7 +109,7 @@ pub(super) fn push_field(bytes: &mut Vec<u8>, field: &[u8]) {
     bytes.extend_from_slice(field);
 }
 
-impl Hello {
+impl ClientHello {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&(self.rank as u32).to_le_bytes());
@@ -161,11 +161,11 @@ mod tests {
             rank: u32, size: u32, instance: [u8; 16], label in "\\PC{0,20}", job in "\\PC{0,20}",
         ) {
             let (rank, size) = (rank as usize, size as usize);
-            let hello = Hello { rank, size, instance, label, job };
+            let hello = ClientHello { rank, size, instance, label, job };
             let bytes = hello.encode();
             prop_assert!(bytes.len() <= HELLO_BYTES_MAX);
-            prop_assert_eq!(Hello::decode(&bytes), Some(hello));
-            prop_assert_eq!(Hello::decode(&bytes[..bytes.len() - 1]), None);
+            prop_assert_eq!(ClientHello::decode(&bytes), Some(hello));
+            prop_assert_eq!(ClientHello::decode(&bytes[..bytes.len() - 1]), None);
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::frame::{FRAME_HEADER_BYTES, HELLO_BYTES_MAX, Hello, MAGIC, decode_result, take_frame};
+use super::frame::{
+    ClientHello, FRAME_HEADER_BYTES, HELLO_BYTES_MAX, MAGIC, decode_result, take_frame,
+};
 
 const TEST_TIME: Duration = Duration::from_millis(500);
 
@@ -58,12 +60,12 @@ fn hellos() {
         if let Some(fields) = bytes.get_mut(24..) {
             shorten_fields(fields);
         }
-        if let Some(hello) = Hello::decode(&bytes) {
+        if let Some(hello) = ClientHello::decode(&bytes) {
             let again = hello.encode();
             // Labels that are not UTF-8 are made so, and only there bytes may change.
             let is_text = std::str::from_utf8(&bytes[24..]).is_ok();
             assert!(!is_text || again == bytes, "{hello:?}");
-            assert!(is_text || Hello::decode(&again).is_some());
+            assert!(is_text || ClientHello::decode(&again).is_some());
         }
     });
 }

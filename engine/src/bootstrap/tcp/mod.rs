@@ -18,7 +18,7 @@ use socket2::{Domain, Socket, Type};
 use super::collective::{Collective, Gather};
 use super::{BootstrapError, Member, own_label};
 use frame::{
-    FRAME_HEADER_BYTES, Hello, Instance, MAGIC, RESULT_BYTES_MAX, decode_result, frame, kind,
+    ClientHello, FRAME_HEADER_BYTES, Instance, MAGIC, RESULT_BYTES_MAX, decode_result, frame, kind,
     parse_header,
 };
 use server::Server;
@@ -32,7 +32,7 @@ use server::Server;
 /// [`BootstrapError::DuplicateRank`]. That includes rank 0, which also connects to the common
 /// address and so detects a second one.
 #[derive(Debug)]
-pub struct Tcp(pub(super) Collective<Link>);
+pub struct Tcp(pub(super) Collective<RankLink>);
 
 impl Tcp {
     /// Joins the job whose rank 0 runs at `host` (a name or an address) and listens at `port`.
@@ -80,8 +80,13 @@ impl Tcp {
             }
         };
         // From here on the server reports what goes wrong.
-        let link =
-            Link { stream, rank: member.rank, size: member.size, timeout: member.timeout, server };
+        let link = RankLink {
+            stream,
+            rank: member.rank,
+            size: member.size,
+            timeout: member.timeout,
+            server,
+        };
         Ok(Self(Collective::join(link)?))
     }
 }
@@ -127,7 +132,7 @@ struct Joining<'a> {
 }
 
 /// The result of one attempt.
-enum Attempt {
+enum ConnectAttempt {
     Joined(TcpStream),
     Again(String),
     /// To try again as well: the server gave a reason for refusing.
@@ -170,10 +175,10 @@ impl Joining<'_> {
                 Err(error) => error,
             };
             let trouble = match self.attempt() {
-                Attempt::Failed(error) => return Err(error),
+                ConnectAttempt::Failed(error) => return Err(error),
                 // A server that accepts a second rank 0 does not check ranks.
-                Attempt::Joined(_) => "a server that accepts any rank".into(),
-                Attempt::Again(trouble) | Attempt::Refused(trouble) => trouble,
+                ConnectAttempt::Joined(_) => "a server that accepts any rank".into(),
+                ConnectAttempt::Again(trouble) | ConnectAttempt::Refused(trouble) => trouble,
             };
             if Instant::now() < patience {
                 std::thread::sleep(LONGEST_PAUSE);
@@ -200,12 +205,12 @@ impl Joining<'_> {
         let mut was_refused = false;
         loop {
             match self.attempt() {
-                Attempt::Joined(stream) => return Ok(stream),
-                Attempt::Failed(error) => return Err(error),
-                Attempt::Refused(reason) => (self.trouble, was_refused) = (reason, true),
+                ConnectAttempt::Joined(stream) => return Ok(stream),
+                ConnectAttempt::Failed(error) => return Err(error),
+                ConnectAttempt::Refused(reason) => (self.trouble, was_refused) = (reason, true),
                 // Our own deadline cut it off: the reason of the earlier refusal explains more.
-                Attempt::Again(_) if was_refused && self.remaining().is_zero() => {}
-                Attempt::Again(trouble) => (self.trouble, was_refused) = (trouble, false),
+                ConnectAttempt::Again(_) if was_refused && self.remaining().is_zero() => {}
+                ConnectAttempt::Again(trouble) => (self.trouble, was_refused) = (trouble, false),
             }
             let remaining = self.remaining();
             if remaining.is_zero() {
@@ -225,10 +230,10 @@ impl Joining<'_> {
         }
     }
 
-    fn attempt(&self) -> Attempt {
+    fn attempt(&self) -> ConnectAttempt {
         let addresses = match self.resolve() {
             Ok(addresses) => addresses,
-            Err(trouble) => return Attempt::Again(trouble),
+            Err(trouble) => return ConnectAttempt::Again(trouble),
         };
         let mut trouble = format!("{} has no address", self.host);
         let mut refusal = None;
@@ -236,14 +241,16 @@ impl Joining<'_> {
             let limit = self.remaining().min(ATTEMPT_TIME).max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&address, limit) {
                 Ok(stream) => match self.introduce(stream, limit) {
-                    Attempt::Again(reason) => trouble = format!("{address}: {reason}"),
-                    Attempt::Refused(reason) => refusal = Some(format!("{address}: {reason}")),
+                    ConnectAttempt::Again(reason) => trouble = format!("{address}: {reason}"),
+                    ConnectAttempt::Refused(reason) => {
+                        refusal = Some(format!("{address}: {reason}"))
+                    }
                     other => return other,
                 },
                 Err(error) => trouble = format!("{address}: {error}"),
             }
         }
-        refusal.map_or(Attempt::Again(trouble), Attempt::Refused)
+        refusal.map_or(ConnectAttempt::Again(trouble), ConnectAttempt::Refused)
     }
 
     /// Resolves the host. This may block for long, so it runs on a thread of its own.
@@ -268,8 +275,8 @@ impl Joining<'_> {
     }
 
     /// Sends the hello and reads rank 0's answer.
-    fn introduce(&self, mut stream: TcpStream, limit: Duration) -> Attempt {
-        let hello = Hello {
+    fn introduce(&self, mut stream: TcpStream, limit: Duration) -> ConnectAttempt {
+        let hello = ClientHello {
             rank: self.member.rank,
             size: self.member.size,
             instance: self.instance,
@@ -283,14 +290,18 @@ impl Joining<'_> {
             .and_then(|()| stream.set_write_timeout(Some(limit)))
             .and_then(|()| stream.write_all(&greeting));
         if let Err(error) = sent {
-            return Attempt::Again(error.to_string());
+            return ConnectAttempt::Again(error.to_string());
         }
         match read_frame(&mut stream, Some(deadline), 64 << 10) {
-            Ok((kind::ACCEPTED, _)) => Attempt::Joined(stream),
-            Ok((kind::ABORT, body)) => Attempt::Failed(BootstrapError::decode(&body)),
-            Ok((kind::REFUSED, body)) => Attempt::Refused(String::from_utf8_lossy(&body).into()),
-            Ok(_) => Attempt::Again("what answers there is no rank of such a job".into()),
-            Err(error) => Attempt::Again(format!("connected, but got no proper answer: {error}")),
+            Ok((kind::ACCEPTED, _)) => ConnectAttempt::Joined(stream),
+            Ok((kind::ABORT, body)) => ConnectAttempt::Failed(BootstrapError::decode(&body)),
+            Ok((kind::REFUSED, body)) => {
+                ConnectAttempt::Refused(String::from_utf8_lossy(&body).into())
+            }
+            Ok(_) => ConnectAttempt::Again("what answers there is no rank of such a job".into()),
+            Err(error) => {
+                ConnectAttempt::Again(format!("connected, but got no proper answer: {error}"))
+            }
         }
     }
 }
@@ -343,7 +354,7 @@ fn read_exact(
 
 /// A rank's connection to rank 0, and at rank 0 the server as well.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct RankLink {
     stream: TcpStream,
     rank: usize,
     size: usize,
@@ -351,7 +362,7 @@ pub(crate) struct Link {
     server: Option<Server>,
 }
 
-impl Link {
+impl RankLink {
     fn trouble(&self, error: &io::Error) -> BootstrapError {
         match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => BootstrapError::Timeout {
@@ -364,7 +375,7 @@ impl Link {
     }
 }
 
-impl Gather for Link {
+impl Gather for RankLink {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -394,7 +405,7 @@ impl Gather for Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for RankLink {
     fn drop(&mut self) {
         // If it does not arrive, the end of the connection means the same.
         let _ = self.stream.set_write_timeout(Some(Duration::from_millis(100)));

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::frame::{
-    CLIENT_BYTES_MAX, HELLO_BYTES_MAX, Hello, Instance, RESULT_BYTES_MAX, frame, kind, push_field,
-    take_frame,
+    CLIENT_BYTES_MAX, ClientHello, HELLO_BYTES_MAX, Instance, RESULT_BYTES_MAX, frame, kind,
+    push_field, take_frame,
 };
 use crate::bootstrap::error::rank_list;
 use crate::bootstrap::{BootstrapError, Member};
@@ -87,7 +87,7 @@ impl Drop for Server {
     }
 }
 
-struct Connection {
+struct ClientConnection {
     stream: TcpStream,
     opened: Instant,
     magic_seen: bool,
@@ -103,7 +103,7 @@ struct Connection {
     dead: bool,
 }
 
-impl Connection {
+impl ClientConnection {
     fn push(&mut self, bytes: &Arc<[u8]>) {
         self.outgoing.push_back(Arc::clone(bytes));
     }
@@ -170,7 +170,7 @@ impl Connection {
 /// The server's state of a rank.
 #[derive(Default)]
 struct Rank {
-    hello: Option<Hello>,
+    hello: Option<ClientHello>,
     connection: Option<u64>,
     part: Option<Vec<u8>>,
     left: bool,
@@ -191,7 +191,7 @@ struct Job {
 
 impl Job {
     /// Checks whether a new client may have the rank it claims; the outer error concerns it alone.
-    fn admit(&self, hello: &Hello) -> Result<Result<(), BootstrapError>, String> {
+    fn admit(&self, hello: &ClientHello) -> Result<Result<(), BootstrapError>, String> {
         let member = &self.member;
         if hello.job != member.job {
             return Err(format!(
@@ -255,7 +255,7 @@ struct Serving {
     listener: TcpListener,
     stopped: UnixStream,
     job: Job,
-    connections: HashMap<u64, Connection>,
+    connections: HashMap<u64, ClientConnection>,
     next: u64,
 }
 
@@ -331,7 +331,7 @@ impl Serving {
             if self.connections.values().filter(|one| one.rank.is_none()).count() >= UNKNOWN_MAX {
                 self.drop_oldest_unknown();
             }
-            let connection = Connection {
+            let connection = ClientConnection {
                 stream,
                 opened: Instant::now(),
                 magic_seen: false,
@@ -383,7 +383,7 @@ impl Serving {
     fn handle(&mut self, id: u64, kind: u8, body: &[u8]) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         match (kind, connection.rank) {
-            (kind::HELLO, None) => match Hello::decode(body) {
+            (kind::HELLO, None) => match ClientHello::decode(body) {
                 Some(hello) => self.register(id, hello),
                 None => connection.dead = true,
             },
@@ -403,7 +403,7 @@ impl Serving {
         self.connections.get(&id).is_some_and(|one| one.closing.is_none() && !one.dead)
     }
 
-    fn register(&mut self, id: u64, hello: Hello) {
+    fn register(&mut self, id: u64, hello: ClientHello) {
         let abort = self.job.failed.as_ref().map(|error| frame(kind::ABORT, &error.encode()));
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(abort) = abort {

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 
 use super::backlog::Backlog;
-use super::cma::Attached;
-use super::doorbell_page::Doorbell;
+use super::cma::AttachedProcess;
+use super::doorbell_page::PeerDoorbell;
 use super::ring::{
-    DATAGRAM_MAX, Entry, HEADER_BYTES, Lines, PollState, Reader, RingViolation, WakeupHint, Writer,
+    DATAGRAM_MAX, EntryKind, HEADER_BYTES, Lines, PollState, Reader, RingViolation, WakeupHint,
+    Writer,
 };
 use super::ring_pair::RingPair;
 use super::socket;
@@ -47,13 +48,13 @@ pub(super) struct Channel {
     /// without shared memory.
     pub(super) address: SocketAddr,
     /// The memory of the peer's process, if this process can read it.
-    pub(super) memory: Option<Attached>,
+    pub(super) memory: Option<AttachedProcess>,
     /// The peer's process has ended.
     pub(super) has_process_ended: bool,
     /// An entry found no room, and no room was reported since.
     wants_room: bool,
     /// The peer's doorbell for this engine, used if the peer does not poll the ring.
-    doorbell: Doorbell,
+    doorbell: PeerDoorbell,
 }
 
 const _: () = assert!(std::mem::offset_of!(Channel, session) == 64, "polling takes one cache line");
@@ -65,8 +66,8 @@ impl Channel {
         (session, number): (u64, u32),
         address: SocketAddr,
         (rings, writes): (RingPair, u8),
-        doorbell: Doorbell,
-        memory: Option<Attached>,
+        doorbell: PeerDoorbell,
+        memory: Option<AttachedProcess>,
     ) -> Self {
         let (writer, reader) = (Writer::new(), Reader::new());
         Self {
@@ -102,7 +103,7 @@ impl Channel {
             return Ok(self.backlog.push(datagram));
         }
         let ring = self.rings.ring(self.writes);
-        let is_written = self.writer.write(&ring, Entry::Packet, datagram)?;
+        let is_written = self.writer.write(&ring, EntryKind::Packet, datagram)?;
         Ok(is_written || self.backlog.push(datagram))
     }
 
@@ -115,7 +116,7 @@ impl Channel {
         }
         self.is_behind = true;
         let ring = self.rings.ring(self.writes);
-        let is_written = self.writer.write_both(&ring, Entry::Segment, segment)?;
+        let is_written = self.writer.write_both(&ring, EntryKind::Segment, segment)?;
         if !is_written {
             self.wants_room = true;
         }
@@ -147,7 +148,7 @@ impl Channel {
     pub(super) fn flush(&mut self) -> Result<bool, RingViolation> {
         let ring = self.rings.ring(self.writes);
         while let Some(datagram) = self.backlog.first() {
-            if !self.writer.write(&ring, Entry::Packet, datagram)? {
+            if !self.writer.write(&ring, EntryKind::Packet, datagram)? {
                 break;
             }
             self.backlog.pop();
@@ -178,7 +179,7 @@ impl Channel {
     pub(super) fn receive(
         &mut self,
         into: &mut [u8],
-    ) -> Result<Option<(Entry, usize)>, RingViolation> {
+    ) -> Result<Option<(EntryKind, usize)>, RingViolation> {
         let received = self.reader.read(&self.rings.ring(1 - self.writes), into);
         if let Ok(Some(_)) = received {
             self.recent_entries = self.recent_entries.wrapping_add(1);

@@ -124,7 +124,7 @@ impl ProcessCookie {
 
 /// The memory of a peer's process.
 #[derive(Debug)]
-pub(in crate::driver) struct Attached {
+pub(in crate::driver) struct AttachedProcess {
     process: libc::pid_t,
     cookie: CookieLocation,
     /// Argument list of a call; reused.
@@ -133,9 +133,9 @@ pub(in crate::driver) struct Attached {
 
 // SAFETY: the pointers in `pieces` are only those of the last call, and handed to the kernel within
 // the next one, which writes the list anew.
-unsafe impl Send for Attached {}
+unsafe impl Send for AttachedProcess {}
 
-impl Attached {
+impl AttachedProcess {
     /// The process at the other end of a connection, if its memory can be read.
     ///
     /// # Errors
@@ -294,9 +294,9 @@ mod tests {
 
     use super::*;
 
-    fn attach(cookie: &ProcessCookie) -> Attached {
+    fn attach(cookie: &ProcessCookie) -> AttachedProcess {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        Attached::new(&ours, cookie.location()).unwrap()
+        AttachedProcess::new(&ours, cookie.location()).unwrap()
     }
 
     fn source(bytes: &[u8], revocations: u64) -> CmaSource {
@@ -362,7 +362,7 @@ mod tests {
             CookieLocation { address, word: (word.get() ^ 2).into() },
             CookieLocation { address: 8.into(), word },
         ] {
-            assert!(Attached::new(&ours, wrong).is_err(), "{wrong:?}");
+            assert!(AttachedProcess::new(&ours, wrong).is_err(), "{wrong:?}");
         }
     }
 }

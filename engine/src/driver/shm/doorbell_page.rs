@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{Ordering, fence};
 
 use super::doorbell::{self, DOORBELL_BYTES, DOORBELLS, DoorbellWords, PendingDoorbells};
-use super::mapping::Mapping;
+use super::mapping::SharedMapping;
 use crate::forks::EngineFd;
 
-type Page = Mapping<DOORBELL_BYTES>;
+type Page = SharedMapping<DOORBELL_BYTES>;
 
 impl DoorbellWords for Page {
     #[inline]
@@ -62,17 +62,17 @@ impl Doorbells {
 
 /// One doorbell of a peer.
 #[derive(Debug)]
-pub(super) struct Doorbell {
+pub(super) struct PeerDoorbell {
     page: Page,
     number: u32,
 }
 
-impl Doorbell {
+impl PeerDoorbell {
     /// Doorbell `number` in memory that a peer created.
     ///
     /// # Errors
     ///
-    /// As for [`Mapping::open`]; there is no such doorbell.
+    /// As for [`SharedMapping::open`]; there is no such doorbell.
     pub(super) fn open(memory: BorrowedFd<'_>, number: u32) -> io::Result<Self> {
         if number >= DOORBELLS {
             let why = "the peer has no doorbell of that number";

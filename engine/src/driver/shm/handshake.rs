@@ -7,9 +7,9 @@ use subtle::ConstantTimeEq;
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::little_endian::U32;
 
-use super::cma::{self, Attached, ProcessCookie};
+use super::cma::{self, AttachedProcess, ProcessCookie};
 use super::discovery::Discovery;
-use super::doorbell_page::Doorbell;
+use super::doorbell_page::PeerDoorbell;
 use super::ring_pair::RingPair;
 use super::socket;
 use super::untrusted::Untrusted;
@@ -24,7 +24,7 @@ use crate::wire::local_peer::{
 type Nonce = [u8; 16];
 
 /// State of a handshake.
-enum Phase {
+enum HandshakePhase {
     /// Client: has named the session, and waits for the server's proof.
     Asked { nonce: Nonce },
     /// Client: has sent its own proof, and waits to be admitted.
@@ -46,7 +46,7 @@ pub(super) struct Exchange {
     pub(super) socket: Untrusted,
     /// The session, once named.
     pub(super) session: Option<u64>,
-    phase: Phase,
+    phase: HandshakePhase,
     pub(super) since: Instant,
     /// This side connected.
     pub(super) is_own: bool,
@@ -63,7 +63,7 @@ pub(super) struct LocalSide<'a> {
 }
 
 /// The result of handling a message.
-pub(super) enum Outcome {
+pub(super) enum HandshakeOutcome {
     /// The handshake continues.
     Pending,
     /// The memory is shared.
@@ -74,9 +74,9 @@ pub(super) enum Outcome {
         /// The number of the rings.
         number: u32,
         /// The peer's doorbell.
-        doorbell: Doorbell,
+        doorbell: PeerDoorbell,
         /// The memory of the peer's process, if this side can read it.
-        memory: Option<Attached>,
+        memory: Option<AttachedProcess>,
         /// The peer can read this process's memory.
         is_read: bool,
     },
@@ -164,7 +164,14 @@ fn proof_matches(given: &[u8; 16], right: [u8; 16]) -> bool {
 impl Exchange {
     /// Makes an exchange that a local peer has begun.
     pub(super) fn accepted(socket: Untrusted, slot: u32, now: Instant) -> Self {
-        Self { socket, session: None, phase: Phase::Accepted, since: now, is_own: false, slot }
+        Self {
+            socket,
+            session: None,
+            phase: HandshakePhase::Accepted,
+            since: now,
+            is_own: false,
+            slot,
+        }
     }
 
     /// Opens a connection and sends HELLO.
@@ -178,7 +185,7 @@ impl Exchange {
         let nonce = random_bytes()?;
         let hello = LocalPeerMessage::new(KIND_LOCAL_HELLO, peer.session, nonce, [0; 16]);
         send(&socket, &hello, &[])?;
-        let phase = Phase::Asked { nonce };
+        let phase = HandshakePhase::Asked { nonce };
         let session = Some(peer.session);
         Ok(Self { socket, session, phase, since: now, is_own: true, slot })
     }
@@ -186,43 +193,43 @@ impl Exchange {
     /// Handles a message. `find`: looks a session up.
     pub(super) fn handle<'a>(
         &mut self,
-        packet: socket::Packet,
+        packet: socket::SocketPacket,
         own: LocalSide<'_>,
         find: impl FnOnce(u64) -> Option<&'a LocalPeer>,
-    ) -> Outcome {
-        if matches!(self.phase, Phase::Accepted) {
+    ) -> HandshakeOutcome {
+        if matches!(self.phase, HandshakePhase::Accepted) {
             let hello = LocalPeerMessage::parse(packet.bytes(), KIND_LOCAL_HELLO);
             let Some(hello) = hello.filter(|_| packet.descriptor.is_none()) else {
-                return Outcome::Failed("unexpected message of an unauthenticated peer");
+                return HandshakeOutcome::Failed("unexpected message of an unauthenticated peer");
             };
             self.session = Some(hello.session.get());
-            self.phase = Phase::Waiting { nonce: hello.nonce };
+            self.phase = HandshakePhase::Waiting { nonce: hello.nonce };
             return match find(hello.session.get()) {
                 Some(peer) => self.challenge(peer),
-                None => Outcome::Pending,
+                None => HandshakeOutcome::Pending,
             };
         }
         let Some(peer) = self.session.and_then(find) else {
-            return Outcome::Failed("the session has ended");
+            return HandshakeOutcome::Failed("the session has ended");
         };
-        match std::mem::replace(&mut self.phase, Phase::Accepted) {
-            Phase::Asked { nonce } => self.join(&packet, peer, nonce),
-            Phase::Joining { nonces } => self.offer(&packet, own, peer, nonces),
-            Phase::Offered { segment, nonces } => {
+        match std::mem::replace(&mut self.phase, HandshakePhase::Accepted) {
+            HandshakePhase::Asked { nonce } => self.join(&packet, peer, nonce),
+            HandshakePhase::Joining { nonces } => self.offer(&packet, own, peer, nonces),
+            HandshakePhase::Offered { segment, nonces } => {
                 let ready = [KIND_READY, KIND_READS]
                     .into_iter()
                     .find_map(|kind| LocalPeerMessage::parse(packet.bytes(), kind));
                 let Some(ready) = ready else {
-                    return Outcome::Failed("the peer refused the memory");
+                    return HandshakeOutcome::Failed("the peer refused the memory");
                 };
                 let kind = ready.kind.get();
                 let credentials = Credentials::of(&ready);
                 let claim = ProofKind::Ready { kind, credentials };
                 if !proof_matches(&ready.proof, proof(peer, claim, [&nonces[0], &nonces[1]])) {
-                    return Outcome::Failed("the proof does not match the session");
+                    return HandshakeOutcome::Failed("the proof does not match the session");
                 }
                 let Some(doorbell) = doorbell_of(packet.descriptor.as_ref(), credentials) else {
-                    return Outcome::Failed("the memory of doorbells is invalid");
+                    return HandshakeOutcome::Failed("the memory of doorbells is invalid");
                 };
                 let memory = self.attach(credentials, own);
                 if memory.is_some() {
@@ -230,45 +237,49 @@ impl Exchange {
                 }
                 let is_read = own.cookie.is_some() && kind == KIND_READS;
                 let number = ring_number(&nonces);
-                Outcome::Done { segment, writes: 0, number, doorbell, memory, is_read }
+                HandshakeOutcome::Done { segment, writes: 0, number, doorbell, memory, is_read }
             }
-            Phase::Challenged { nonces } => self.admit(&packet, peer, nonces),
-            Phase::Admitted { nonces } => self.take(&packet, own, peer, &nonces),
-            Phase::Accepted | Phase::Waiting { .. } => Outcome::Failed("unexpected message"),
+            HandshakePhase::Challenged { nonces } => self.admit(&packet, peer, nonces),
+            HandshakePhase::Admitted { nonces } => self.take(&packet, own, peer, &nonces),
+            HandshakePhase::Accepted | HandshakePhase::Waiting { .. } => {
+                HandshakeOutcome::Failed("unexpected message")
+            }
         }
     }
 
     /// The session that the client named is known now.
-    pub(super) fn resume(&mut self, peer: &LocalPeer) -> Outcome {
+    pub(super) fn resume(&mut self, peer: &LocalPeer) -> HandshakeOutcome {
         match self.phase {
-            Phase::Waiting { .. } => self.challenge(peer),
-            _ => Outcome::Pending,
+            HandshakePhase::Waiting { .. } => self.challenge(peer),
+            _ => HandshakeOutcome::Pending,
         }
     }
 
-    fn challenge(&mut self, peer: &LocalPeer) -> Outcome {
-        let Phase::Waiting { nonce } = self.phase else { return Outcome::Pending };
+    fn challenge(&mut self, peer: &LocalPeer) -> HandshakeOutcome {
+        let HandshakePhase::Waiting { nonce } = self.phase else {
+            return HandshakeOutcome::Pending;
+        };
         if peer.is_initiator {
             // Only the initiator of the session connects.
-            return Outcome::Failed("the peer is not the initiator of the session");
+            return HandshakeOutcome::Failed("the peer is not the initiator of the session");
         }
         let own = match random_bytes() {
             Ok(own) => own,
             Err(error) => {
                 tracing::debug!("no shared memory with a peer: {error}");
-                return Outcome::Failed("this host gives no random numbers");
+                return HandshakeOutcome::Failed("this host gives no random numbers");
             }
         };
         let proof = proof(peer, ProofKind::Listening, [&nonce, &own]);
         let challenge = LocalPeerMessage::new(KIND_CHALLENGE, peer.session, own, proof);
-        self.phase = Phase::Challenged { nonces: [nonce, own] };
+        self.phase = HandshakePhase::Challenged { nonces: [nonce, own] };
         self.send_message(&challenge)
     }
 
     /// Attaches the memory of the peer's process; `None`: the peer does not allow it, or it failed.
-    fn attach(&self, credentials: Credentials, own: LocalSide<'_>) -> Option<Attached> {
+    fn attach(&self, credentials: Credentials, own: LocalSide<'_>) -> Option<AttachedProcess> {
         own.cookie?;
-        let attached = Attached::new(&self.socket, credentials.cookie);
+        let attached = AttachedProcess::new(&self.socket, credentials.cookie);
         attached
             .inspect_err(|error| {
                 let (session, remedy) = (self.session, cma::remedy(error));
@@ -283,98 +294,113 @@ impl Exchange {
     /// Whether the peer has proved that it has the session's keys, so that it may pass descriptors.
     pub(super) fn is_admitted(&self) -> bool {
         let phase = &self.phase;
-        matches!(phase, Phase::Joining { .. } | Phase::Offered { .. } | Phase::Admitted { .. })
+        matches!(
+            phase,
+            HandshakePhase::Joining { .. }
+                | HandshakePhase::Offered { .. }
+                | HandshakePhase::Admitted { .. }
+        )
     }
 
     /// Client: verifies the server's proof and sends its own.
-    fn join(&mut self, packet: &socket::Packet, peer: &LocalPeer, nonce: Nonce) -> Outcome {
+    fn join(
+        &mut self,
+        packet: &socket::SocketPacket,
+        peer: &LocalPeer,
+        nonce: Nonce,
+    ) -> HandshakeOutcome {
         let Some(challenge) = LocalPeerMessage::parse(packet.bytes(), KIND_CHALLENGE) else {
-            return Outcome::Failed("expected CHALLENGE");
+            return HandshakeOutcome::Failed("expected CHALLENGE");
         };
         let nonces = [&nonce, &challenge.nonce];
         if !proof_matches(&challenge.proof, proof(peer, ProofKind::Listening, nonces)) {
-            return Outcome::Failed("the proof does not match the session");
+            return HandshakeOutcome::Failed("the proof does not match the session");
         }
         if self.socket.admit().is_err() {
-            return Outcome::Failed("cannot enable passing of descriptors");
+            return HandshakeOutcome::Failed("cannot enable passing of descriptors");
         }
         let proof = proof(peer, ProofKind::Joining, nonces);
         let join = LocalPeerMessage::new(KIND_JOIN, peer.session, [0; 16], proof);
-        self.phase = Phase::Joining { nonces: [nonce, challenge.nonce] };
+        self.phase = HandshakePhase::Joining { nonces: [nonce, challenge.nonce] };
         self.send_message(&join)
     }
 
     /// Server: verifies the client's proof, and lets it pass descriptors.
     ///
     /// RR-SHM-12.
-    fn admit(&mut self, packet: &socket::Packet, peer: &LocalPeer, nonces: [Nonce; 2]) -> Outcome {
+    fn admit(
+        &mut self,
+        packet: &socket::SocketPacket,
+        peer: &LocalPeer,
+        nonces: [Nonce; 2],
+    ) -> HandshakeOutcome {
         let Some(join) = LocalPeerMessage::parse(packet.bytes(), KIND_JOIN) else {
-            return Outcome::Failed("expected JOIN");
+            return HandshakeOutcome::Failed("expected JOIN");
         };
         if !proof_matches(&join.proof, proof(peer, ProofKind::Joining, [&nonces[0], &nonces[1]])) {
-            return Outcome::Failed("the proof does not match the session");
+            return HandshakeOutcome::Failed("the proof does not match the session");
         }
         if self.socket.admit().is_err() {
-            return Outcome::Failed("cannot enable passing of descriptors");
+            return HandshakeOutcome::Failed("cannot enable passing of descriptors");
         }
         let admitted = LocalPeerMessage::new(KIND_ADMITTED, peer.session, [0; 16], [0; 16]);
-        self.phase = Phase::Admitted { nonces };
+        self.phase = HandshakePhase::Admitted { nonces };
         self.send_message(&admitted)
     }
 
-    fn send_message(&self, message: &LocalPeerMessage) -> Outcome {
+    fn send_message(&self, message: &LocalPeerMessage) -> HandshakeOutcome {
         match send(&self.socket, message, &[]) {
-            Ok(()) => Outcome::Pending,
-            Err(_) => Outcome::Failed("the connection has ended"),
+            Ok(()) => HandshakeOutcome::Pending,
+            Err(_) => HandshakeOutcome::Failed("the connection has ended"),
         }
     }
 
     fn offer(
         &mut self,
-        packet: &socket::Packet,
+        packet: &socket::SocketPacket,
         own: LocalSide<'_>,
         peer: &LocalPeer,
         nonces: [Nonce; 2],
-    ) -> Outcome {
+    ) -> HandshakeOutcome {
         if LocalPeerMessage::parse(packet.bytes(), KIND_ADMITTED).is_none() {
-            return Outcome::Failed("expected ADMITTED");
+            return HandshakeOutcome::Failed("expected ADMITTED");
         }
         let Ok((segment, memory)) = RingPair::create() else {
-            return Outcome::Failed("cannot allocate shared memory");
+            return HandshakeOutcome::Failed("cannot allocate shared memory");
         };
         let credentials = Credentials::new(own.cookie, self.slot);
         let proof = proof(peer, ProofKind::Connected(credentials), [&nonces[0], &nonces[1]]);
         let offer = credentials.message(KIND_MEMORY, peer.session, proof);
-        self.phase = Phase::Offered { segment: Box::new(segment), nonces };
+        self.phase = HandshakePhase::Offered { segment: Box::new(segment), nonces };
         match send(&self.socket, &offer, &[memory.as_fd(), own.doorbells]) {
-            Ok(()) => Outcome::Pending,
-            Err(_) => Outcome::Failed("the connection has ended"),
+            Ok(()) => HandshakeOutcome::Pending,
+            Err(_) => HandshakeOutcome::Failed("the connection has ended"),
         }
     }
 
     fn take(
         &mut self,
-        packet: &socket::Packet,
+        packet: &socket::SocketPacket,
         own: LocalSide<'_>,
         peer: &LocalPeer,
         nonces: &[Nonce; 2],
-    ) -> Outcome {
+    ) -> HandshakeOutcome {
         let Some(offer) = LocalPeerMessage::parse(packet.bytes(), KIND_MEMORY) else {
-            return Outcome::Failed("expected MEMORY");
+            return HandshakeOutcome::Failed("expected MEMORY");
         };
         let both = [&nonces[0], &nonces[1]];
         let credentials = Credentials::of(&offer);
         let claim = ProofKind::Connected(credentials);
         if !proof_matches(&offer.proof, proof(peer, claim, both)) {
-            return Outcome::Failed("the proof does not match the session");
+            return HandshakeOutcome::Failed("the proof does not match the session");
         }
         // Not accessed before the proof is verified.
         let segment = packet.descriptor.as_ref().map(|memory| RingPair::open(memory.as_fd()));
         let Some(Ok(segment)) = segment else {
-            return Outcome::Failed("the memory of rings is invalid");
+            return HandshakeOutcome::Failed("the memory of rings is invalid");
         };
         let Some(doorbell) = doorbell_of(packet.second.as_ref(), credentials) else {
-            return Outcome::Failed("the memory of doorbells is invalid");
+            return HandshakeOutcome::Failed("the memory of doorbells is invalid");
         };
         let memory = self.attach(credentials, own);
         let kind = if memory.is_some() { KIND_READS } else { KIND_READY };
@@ -382,16 +408,16 @@ impl Exchange {
         let proof = proof(peer, ProofKind::Ready { kind, credentials }, both);
         let ready = credentials.message(kind, peer.session, proof);
         if send(&self.socket, &ready, &[own.doorbells]).is_err() {
-            return Outcome::Failed("the connection has ended");
+            return HandshakeOutcome::Failed("the connection has ended");
         }
         let (segment, number) = (Box::new(segment), ring_number(nonces));
-        Outcome::Done { segment, writes: 1, number, doorbell, memory, is_read: false }
+        HandshakeOutcome::Done { segment, writes: 1, number, doorbell, memory, is_read: false }
     }
 }
 
 /// The doorbell that the peer assigned, in the memory it passed.
-fn doorbell_of(memory: Option<&OwnedFd>, credentials: Credentials) -> Option<Doorbell> {
-    Doorbell::open(memory?.as_fd(), credentials.doorbell.get()).ok()
+fn doorbell_of(memory: Option<&OwnedFd>, credentials: Credentials) -> Option<PeerDoorbell> {
+    PeerDoorbell::open(memory?.as_fd(), credentials.doorbell.get()).ok()
 }
 
 fn send(

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use zerocopy::FromBytes;
 
 use super::Shm;
-use super::ring::Entry;
+use super::ring::EntryKind;
 use crate::driver::traits::{DriverCounters, PieceHeader, RingEntry};
 use crate::wire::packet;
 
 /// An entry received from a ring.
-pub(super) enum Received {
+pub(super) enum ReceivedEntry {
     /// A packet, with the source to report.
     Packet(SocketAddr),
     /// A segment of this session.
@@ -30,14 +30,14 @@ impl Shm {
             return None;
         }
         match self.receive(counters)? {
-            Received::Segment(session) => {
+            ReceivedEntry::Segment(session) => {
                 Some((session, RingEntry::Segment(&self.datagram[..self.length])))
             }
-            Received::Piece(session, length) => {
+            ReceivedEntry::Piece(session, length) => {
                 let (header, _) = PieceHeader::ref_from_prefix(&self.datagram).ok()?;
                 Some((session, RingEntry::Piece(header, length)))
             }
-            Received::Packet(from) => {
+            ReceivedEntry::Packet(from) => {
                 self.untaken = Some(from);
                 None
             }
@@ -75,7 +75,7 @@ impl Shm {
         &mut self,
         index: u32,
         counters: &mut DriverCounters,
-    ) -> Option<Received> {
+    ) -> Option<ReceivedEntry> {
         let channel = self.channels.get_mut(index as usize)?.as_mut()?;
         let reported_tail = channel.reported_tail();
         let received = channel.receive(&mut self.datagram);
@@ -85,19 +85,19 @@ impl Shm {
             counters.syscalls += wakes;
         }
         match received {
-            Ok(Some((Entry::Segment, length))) => {
+            Ok(Some((EntryKind::Segment, length))) => {
                 self.length = length;
                 self.figures.received += 1;
                 counters.datagrams_received += 1;
-                Some(Received::Segment(channel.session))
+                Some(ReceivedEntry::Segment(channel.session))
             }
-            Ok(Some((Entry::Piece, length))) => {
+            Ok(Some((EntryKind::Piece, length))) => {
                 self.piece = (index, length);
                 self.figures.pieces_received += 1;
                 self.figures.piece_bytes_received += length as u64;
-                Some(Received::Piece(channel.session, length))
+                Some(ReceivedEntry::Piece(channel.session, length))
             }
-            Ok(Some((Entry::Packet, length))) => {
+            Ok(Some((EntryKind::Packet, length))) => {
                 // RR-SHM-4: a peer cannot send for another session.
                 let is_its = packet::path_and_session(&self.datagram[..length])
                     == Some((packet::FIRST_PATH, channel.session));
@@ -108,7 +108,7 @@ impl Shm {
                 self.length = length;
                 self.figures.received += 1;
                 counters.datagrams_received += 1;
-                Some(Received::Packet(channel.address))
+                Some(ReceivedEntry::Packet(channel.address))
             }
             Ok(None) => {
                 if channel.is_ending() {

@@ -10,9 +10,9 @@ use rustix::io::Errno;
 
 use super::channel::Channel;
 use super::doorbell::DOORBELLS;
-use super::handshake::{Exchange, LocalSide, Outcome};
+use super::handshake::{Exchange, HandshakeOutcome, LocalSide};
 use super::untrusted::{self, Untrusted};
-use super::{Known, LISTENER, PROCESS, RingChange, Shm, TIMER, cma, socket, timer};
+use super::{KnownPeer, LISTENER, PROCESS, RingChange, Shm, TIMER, cma, socket, timer};
 use crate::driver::traits::LocalPeer;
 use crate::forks::EngineFd;
 use crate::refused_call::{Seldom, refused};
@@ -49,7 +49,7 @@ impl Shm {
             return;
         }
         let is_initiator = peer.is_initiator;
-        self.known.insert(session, Known { peer, process: None, again: None, tries: 0 });
+        self.known.insert(session, KnownPeer { peer, process: None, again: None, tries: 0 });
         if is_initiator {
             self.start_exchange(session, now);
             return;
@@ -171,8 +171,8 @@ impl Shm {
             }
         }
         if mem::take(&mut self.has_retries) {
-            let is_waiting = |known: &Known| known.again.is_some();
-            let due = |known: &Known| known.again.is_some_and(|again| now >= again);
+            let is_waiting = |known: &KnownPeer| known.again.is_some();
+            let due = |known: &KnownPeer| known.again.is_some_and(|again| now >= again);
             let now_due = self.known.iter().filter(|(_, known)| due(known)).map(|(&it, _)| it);
             for session in now_due.collect::<Vec<_>>() {
                 self.start_exchange(session, now);
@@ -262,13 +262,13 @@ impl Shm {
         let outcome = match received {
             Ok(packet) => {
                 let known = &self.known;
-                let find = |session| known.get(&session).map(|it: &Known| &it.peer);
+                let find = |session| known.get(&session).map(|it: &KnownPeer| &it.peer);
                 let doorbells = self.polling.doorbells();
                 let own = LocalSide { cookie: self.cookie.as_deref(), doorbells };
                 exchange.handle(packet, own, find)
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Outcome::Pending,
-            Err(_) => Outcome::Failed("the connection has ended"),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => HandshakeOutcome::Pending,
+            Err(_) => HandshakeOutcome::Failed("the connection has ended"),
         };
         self.finish(name, outcome);
     }
@@ -300,7 +300,7 @@ impl Shm {
     /// A peer's process has ended; a child may keep its sockets open. Entries in the ring are still
     /// read.
     fn process_ended(&mut self, name: u64, now: Instant) {
-        let is_its = |known: &Known| known.process.as_ref().is_some_and(|(it, _)| *it == name);
+        let is_its = |known: &KnownPeer| known.process.as_ref().is_some_and(|(it, _)| *it == name);
         let Some((&session, known)) = self.known.iter_mut().find(|(_, known)| is_its(known)) else {
             return;
         };
@@ -340,16 +340,16 @@ impl Shm {
     }
 
     /// Handles the result of a handshake step.
-    fn finish(&mut self, name: u64, outcome: Outcome) {
-        if matches!(outcome, Outcome::Pending) {
+    fn finish(&mut self, name: u64, outcome: HandshakeOutcome) {
+        if matches!(outcome, HandshakeOutcome::Pending) {
             return;
         }
         let Some(at) = self.exchanges.iter().position(|&(it, _)| it == name) else { return };
         let (_, exchange) = self.exchanges.swap_remove(at);
         let session = exchange.session;
         match outcome {
-            Outcome::Pending => {}
-            Outcome::Failed(why) => {
+            HandshakeOutcome::Pending => {}
+            HandshakeOutcome::Failed(why) => {
                 tracing::debug!(?session, "no shared memory with a local peer: {why}");
                 self.figures.refused += 1;
                 let own = session.filter(|_| exchange.is_own);
@@ -359,7 +359,7 @@ impl Shm {
                     self.retry(session, Instant::now());
                 }
             }
-            Outcome::Done { segment, writes, number, doorbell, memory, is_read } => {
+            HandshakeOutcome::Done { segment, writes, number, doorbell, memory, is_read } => {
                 let known = session.and_then(|session| self.known.get_mut(&session));
                 let Some(known) = known else { return };
                 known.tries = 0;

@@ -19,14 +19,14 @@ const WORD_BYTES: usize = size_of::<u64>();
 /// `memory::mapping::Mapping`, so that the fields used by polling a channel fit into one cache
 /// line.
 #[derive(Debug)]
-pub(super) struct Mapping<const BYTES: usize> {
+pub(super) struct SharedMapping<const BYTES: usize> {
     base: NonNull<u8>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is accessed by atomics only.
-unsafe impl<const BYTES: usize> Send for Mapping<BYTES> {}
+unsafe impl<const BYTES: usize> Send for SharedMapping<BYTES> {}
 
-impl<const BYTES: usize> Mapping<BYTES> {
+impl<const BYTES: usize> SharedMapping<BYTES> {
     /// Zeroed memory, and the descriptor for the peer. It has no name in any file system, so only
     /// holders of the descriptor can map it.
     pub(super) fn create(name: &str) -> io::Result<(Self, OwnedFd)> {
@@ -87,7 +87,7 @@ impl<const BYTES: usize> Mapping<BYTES> {
     }
 }
 
-impl<const BYTES: usize> Drop for Mapping<BYTES> {
+impl<const BYTES: usize> Drop for SharedMapping<BYTES> {
     fn drop(&mut self) {
         // SAFETY: the range is exactly this mapping; words borrow it, so none is in use.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), BYTES) };

@@ -66,7 +66,7 @@ use self::discovery::{Discovery, SocketFile};
 use self::handshake::Exchange;
 use self::polling::Polling;
 use self::ring::{DATAGRAM_MAX, RingViolation};
-use self::socket::Listener;
+use self::socket::LocalListener;
 use crate::driver::traits::{DriverCounters, LocalPeer, SharedMemoryFigures};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
@@ -100,7 +100,7 @@ pub(super) struct RingChange {
 }
 
 /// A session whose peer may be on this host.
-struct Known {
+struct KnownPeer {
     peer: LocalPeer,
     /// The process of the peer, if it had a channel and the kernel reports it: epoll number, and
     /// pidfd.
@@ -113,7 +113,7 @@ struct Known {
 /// All local peers of an engine.
 pub(super) struct Shm {
     epoll: EngineFd,
-    listener: Listener,
+    listener: LocalListener,
     /// Accepting is paused until then.
     accepts_after: Option<Instant>,
     /// Other users may connect.
@@ -125,7 +125,7 @@ pub(super) struct Shm {
     /// Makes [`Self::fd`] readable, to wake a sleeping engine.
     timer: EngineFd,
     /// Sessions, by number.
-    known: HashMap<u64, Known, RandomState>,
+    known: HashMap<u64, KnownPeer, RandomState>,
     /// Handshakes, by epoll number.
     exchanges: Vec<(u64, Exchange)>,
     channels: Vec<Option<Channel>>,

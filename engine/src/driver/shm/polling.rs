@@ -11,7 +11,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::Shm;
 use super::channel::Channel;
 use super::doorbell_page::Doorbells;
-use super::incoming::Received;
+use super::incoming::ReceivedEntry;
 use super::ring::PollState;
 use crate::driver::traits::DriverCounters;
 
@@ -99,7 +99,7 @@ impl Shm {
 
     /// The next entry of any channel.
     #[inline]
-    pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<Received> {
+    pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<ReceivedEntry> {
         if self.polling.of_polled >= STREAK && self.has_unpolled() {
             // Busy polled channels must not starve the others.
             let received = self.receive_unpolled(counters);
@@ -133,12 +133,12 @@ impl Shm {
 
     /// The next entry of channels that are not polled.
     #[inline]
-    fn receive_unpolled(&mut self, counters: &mut DriverCounters) -> Option<Received> {
+    fn receive_unpolled(&mut self, counters: &mut DriverCounters) -> Option<ReceivedEntry> {
         if self.poll_doorbells() { self.receive_by_doorbell(counters) } else { None }
     }
 
     /// The next entry of channels whose doorbells are pending.
-    fn receive_by_doorbell(&mut self, counters: &mut DriverCounters) -> Option<Received> {
+    fn receive_by_doorbell(&mut self, counters: &mut DriverCounters) -> Option<ReceivedEntry> {
         while let Some(index) = self.polling.doorbells.pending.current() {
             if self.polling.polls(index) {
                 self.polling.doorbells.pending.remove(index);

@@ -104,7 +104,7 @@ pub(crate) enum WakeupHint {
 
 /// The kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Entry {
+pub(crate) enum EntryKind {
     /// A packet, as it would be sent by UDP.
     Packet,
     /// A segment, without a packet around it.
@@ -188,7 +188,7 @@ impl Writer {
     pub(crate) fn write(
         &mut self,
         ring: &impl Lines,
-        entry: Entry,
+        entry: EntryKind,
         datagram: &[u8],
     ) -> Result<bool, RingViolation> {
         self.write_both(ring, entry, [datagram, &[]])
@@ -199,7 +199,7 @@ impl Writer {
     pub(crate) fn write_both(
         &mut self,
         ring: &impl Lines,
-        entry: Entry,
+        entry: EntryKind,
         [first, second]: [&[u8]; 2],
     ) -> Result<bool, RingViolation> {
         let length = first.len() + second.len();
@@ -226,7 +226,7 @@ impl Writer {
             }
         }
         ring.store(next.word(), 0, Ordering::Relaxed);
-        let kind = if entry == Entry::Segment { SEGMENT } else { 0 };
+        let kind = if entry == EntryKind::Segment { SEGMENT } else { 0 };
         ring.store(here.word(), (length as u64 + 1) | kind, Ordering::Release);
         self.at = next;
         Ok(true)
@@ -352,15 +352,15 @@ impl Reader {
         &mut self,
         ring: &impl Lines,
         into: &mut [u8],
-    ) -> Result<Option<(Entry, usize)>, RingViolation> {
+    ) -> Result<Option<(EntryKind, usize)>, RingViolation> {
         let word = ring.load(self.at.word(), Ordering::Acquire);
         if word == 0 {
             return Ok(None);
         }
         let entry = match word & (SEGMENT | PIECE) {
-            0 => Entry::Packet,
-            SEGMENT => Entry::Segment,
-            PIECE => Entry::Piece,
+            0 => EntryKind::Packet,
+            SEGMENT => EntryKind::Segment,
+            PIECE => EntryKind::Piece,
             _ => return Err(RingViolation),
         };
         let length = (word & !(SEGMENT | PIECE)).checked_sub(1).ok_or(RingViolation)?;
@@ -368,7 +368,7 @@ impl Reader {
         if length > DATAGRAM_MAX {
             return Err(RingViolation);
         }
-        if entry == Entry::Piece {
+        if entry == EntryKind::Piece {
             return self.read_header(ring, length, into).map(Some);
         }
         let Some(into) = into.get_mut(..length) else { return Err(RingViolation) };
@@ -389,7 +389,7 @@ impl Reader {
         ring: &impl Lines,
         length: usize,
         into: &mut [u8],
-    ) -> Result<(Entry, usize), RingViolation> {
+    ) -> Result<(EntryKind, usize), RingViolation> {
         let length = length.checked_sub(HEADER_BYTES).filter(|&it| it <= PIECE_BYTES_MAX);
         let (Some(length), Some(into)) = (length, into.get_mut(..HEADER_BYTES)) else {
             return Err(RingViolation);
@@ -397,7 +397,7 @@ impl Reader {
         ring.read(self.at.line * LINE_BYTES + WORD_BYTES, into);
         // The position is published when the bytes have been read.
         self.at = self.at.after(lines_of_piece(length));
-        Ok((Entry::Piece, length))
+        Ok((EntryKind::Piece, length))
     }
 
     /// Copies the bytes of the piece whose header [`Self::read`] has just returned.

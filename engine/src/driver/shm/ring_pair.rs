@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::mapping::Mapping;
+use super::mapping::SharedMapping;
 use super::ring::{Lines, RING_BYTES};
 
 /// One ring in each direction.
@@ -15,12 +15,12 @@ const RING_WORDS: usize = RING_BYTES / WORD_BYTES;
 
 /// Two rings, mapped.
 #[derive(Debug)]
-pub(super) struct RingPair(Mapping<RING_PAIR_BYTES>);
+pub(super) struct RingPair(SharedMapping<RING_PAIR_BYTES>);
 
 impl RingPair {
     /// New rings, and the descriptor for the peer.
     pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
-        let (mapping, memory) = Mapping::create("ringrail-ring")?;
+        let (mapping, memory) = SharedMapping::create("ringrail-ring")?;
         Ok((Self(mapping), memory))
     }
 
@@ -28,9 +28,9 @@ impl RingPair {
     ///
     /// # Errors
     ///
-    /// As for [`Mapping::open`].
+    /// As for [`SharedMapping::open`].
     pub(super) fn open(memory: BorrowedFd<'_>) -> io::Result<Self> {
-        Mapping::open(memory).map(Self)
+        SharedMapping::open(memory).map(Self)
     }
 
     /// The same memory, mapped once more.
@@ -179,7 +179,7 @@ unsafe fn copy_words(to: *mut u64, from: *const u64, count: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::{DATAGRAM_MAX, Entry, Reader, Writer};
+    use super::super::ring::{DATAGRAM_MAX, EntryKind, Reader, Writer};
     use super::*;
 
     use std::os::fd::AsFd;
@@ -212,14 +212,14 @@ mod tests {
                         None => std::thread::yield_now(),
                     }
                 };
-                assert_eq!((entry, got), (Entry::Segment, length));
+                assert_eq!((entry, got), (EntryKind::Segment, length));
                 assert!(into[..got].iter().copied().eq(content(length)), "{length}");
             }
         });
         let mut writer = Writer::new();
         for length in 0..=DATAGRAM_MAX {
             let datagram: Vec<u8> = content(length).collect();
-            while writer.write(&ours.ring(0), Entry::Segment, &datagram) == Ok(false) {
+            while writer.write(&ours.ring(0), EntryKind::Segment, &datagram) == Ok(false) {
                 std::thread::yield_now();
             }
         }

@@ -49,19 +49,19 @@ fn payload(number: u64, length: usize) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).take(length).collect()
 }
 
-fn entry(number: u64) -> Entry {
-    [Entry::Segment, Entry::Packet, Entry::Piece][(number % 3) as usize]
+fn entry(number: u64) -> EntryKind {
+    [EntryKind::Segment, EntryKind::Packet, EntryKind::Piece][(number % 3) as usize]
 }
 
 /// Writes an entry; a piece uses the first bytes of its payload as header, a segment is given in
 /// two parts.
-fn write(writer: &mut Writer, ring: &Plain, entry: Entry, payload: &[u8]) -> Option<bool> {
+fn write(writer: &mut Writer, ring: &Plain, entry: EntryKind, payload: &[u8]) -> Option<bool> {
     match (entry, payload.split_first_chunk()) {
-        (Entry::Piece, Some((header, bytes))) if bytes.len() <= PIECE_BYTES_MAX => {
+        (EntryKind::Piece, Some((header, bytes))) if bytes.len() <= PIECE_BYTES_MAX => {
             writer.write_piece(ring, header, bytes).ok()
         }
-        (Entry::Piece, _) => Some(false),
-        (Entry::Segment, _) => {
+        (EntryKind::Piece, _) => Some(false),
+        (EntryKind::Segment, _) => {
             let words = payload.len() / WORD_BYTES;
             let first = words * (payload.len() * 7 % 11) / 10 * WORD_BYTES;
             let (first, second) = payload.split_at(first.min(payload.len()));
@@ -73,9 +73,9 @@ fn write(writer: &mut Writer, ring: &Plain, entry: Entry, payload: &[u8]) -> Opt
 }
 
 /// Reads an entry.
-fn read(reader: &mut Reader, ring: &Plain, into: &mut [u8]) -> Option<(Entry, Vec<u8>)> {
+fn read(reader: &mut Reader, ring: &Plain, into: &mut [u8]) -> Option<(EntryKind, Vec<u8>)> {
     let (entry, length) = reader.read(ring, into).unwrap()?;
-    if entry != Entry::Piece {
+    if entry != EntryKind::Piece {
         return Some((entry, into[..length].to_vec()));
     }
     let mut all = into[..HEADER_BYTES].to_vec();
@@ -85,9 +85,9 @@ fn read(reader: &mut Reader, ring: &Plain, into: &mut [u8]) -> Option<(Entry, Ve
 }
 
 /// Lines of an entry of that many bytes.
-fn lines(entry: Entry, length: usize) -> usize {
+fn lines(entry: EntryKind, length: usize) -> usize {
     match entry {
-        Entry::Piece => lines_of_piece(length - HEADER_BYTES),
+        EntryKind::Piece => lines_of_piece(length - HEADER_BYTES),
         _ => lines_of(length),
     }
 }
@@ -127,7 +127,7 @@ proptest! {
                     let entry = entry(number as u64);
                     let written = write(&mut writer, &ring, entry, &datagram);
                     prop_assert!(written.is_some());
-                    let is_piece = entry == Entry::Piece;
+                    let is_piece = entry == EntryKind::Piece;
                     if written == Some(true) {
                         held_lines += lines(entry, length);
                         model.push_back((entry, datagram));
@@ -138,7 +138,7 @@ proptest! {
                     prop_assert!(held_lines < ROOM);
                 }
                 Step::Read | Step::ReadAll => loop {
-                    let expected: Option<(Entry, Vec<u8>)> = model.pop_front();
+                    let expected: Option<(EntryKind, Vec<u8>)> = model.pop_front();
                     prop_assert_eq!(reader.has_some(&ring), expected.is_some());
                     let got = read(&mut reader, &ring, &mut into);
                     prop_assert_eq!(&got, &expected);
@@ -182,7 +182,7 @@ proptest! {
                             Ok(None) => break,
                             Ok(Some((entry, length))) => {
                                 prop_assert!(length <= DATAGRAM_MAX);
-                                if entry == Entry::Piece {
+                                if entry == EntryKind::Piece {
                                     side.read_piece(&ring, &mut into[..length]);
                                 }
                             }
@@ -218,20 +218,20 @@ fn impossible_length_or_tail_is_a_violation() {
         [(0, Ok(false)), (1 << 40, Err(RingViolation)), (u64::MAX, Err(RingViolation))]
     {
         let (ring, mut writer) = (Plain::new(), Writer::new());
-        while writer.write(&ring, Entry::Packet, &[7; 1000]) == Ok(true) {}
+        while writer.write(&ring, EntryKind::Packet, &[7; 1000]) == Ok(true) {}
         ring.store(CONSUMED, consumed, Ordering::Relaxed);
-        assert_eq!(writer.write(&ring, Entry::Packet, &[7; 1000]), expected, "{consumed}");
+        assert_eq!(writer.write(&ring, EntryKind::Packet, &[7; 1000]), expected, "{consumed}");
     }
     let (ring, mut writer) = (Plain::new(), Writer::new());
-    while writer.write(&ring, Entry::Packet, &[7; 56]) == Ok(true) {}
+    while writer.write(&ring, EntryKind::Packet, &[7; 56]) == Ok(true) {}
     ring.store(CONSUMED, 100, Ordering::Relaxed);
-    assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Ok(true));
+    assert_eq!(writer.write(&ring, EntryKind::Packet, &[7; 56]), Ok(true));
     while writer.at.passed < 100 + ROOM as u64 - 1 {
-        assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Ok(true));
+        assert_eq!(writer.write(&ring, EntryKind::Packet, &[7; 56]), Ok(true));
     }
     // The published position must not decrease.
     ring.store(CONSUMED, 99, Ordering::Relaxed);
-    assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Err(RingViolation));
+    assert_eq!(writer.write(&ring, EntryKind::Packet, &[7; 56]), Err(RingViolation));
 }
 
 /// RR-SHM-6, RR-SHM-11
@@ -241,7 +241,7 @@ fn sleeping_reader_is_woken_once_and_doorbell_is_set_each_time() {
     assert_eq!(writer.wakeup_hint(&ring), WakeupHint::None);
     reader.set_poll_state(&ring, PollState::Sleeping);
     assert!(!reader.has_some(&ring));
-    assert_eq!(writer.write(&ring, Entry::Packet, b"x"), Ok(true));
+    assert_eq!(writer.write(&ring, EntryKind::Packet, b"x"), Ok(true));
     assert_eq!(writer.wakeup_hint(&ring), WakeupHint::WakeUp);
     assert_eq!(writer.wakeup_hint(&ring), WakeupHint::None);
     reader.set_poll_state(&ring, PollState::Sleeping);

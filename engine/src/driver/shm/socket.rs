@@ -22,7 +22,7 @@ const DESCRIPTORS: usize = 2;
 const BACKLOG: i32 = 64;
 
 /// A received packet.
-pub(super) struct Packet {
+pub(super) struct SocketPacket {
     bytes: [u8; LOCAL_PEER_BYTES],
     length: usize,
     /// The first descriptor.
@@ -31,7 +31,7 @@ pub(super) struct Packet {
     pub(super) second: Option<OwnedFd>,
 }
 
-impl Packet {
+impl SocketPacket {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -51,13 +51,13 @@ fn open() -> io::Result<OwnedFd> {
 pub(super) fn listen(
     discovery: &Discovery,
     engine: u64,
-) -> io::Result<(Listener, Option<SocketFile>)> {
+) -> io::Result<(LocalListener, Option<SocketFile>)> {
     let socket = open()?;
     rustix::net::bind(&socket, &discovery.address_of(engine)?)?;
     let left = discovery.listening(engine)?;
     let socket = Untrusted::new(socket);
     rustix::net::listen(&socket, BACKLOG)?;
-    Ok((Listener(socket), left))
+    Ok((LocalListener(socket), left))
 }
 
 /// Connects to an engine; [`is_not_listening`]: there is none.
@@ -88,9 +88,9 @@ pub(super) fn is_not_listening(error: &io::Error) -> bool {
 }
 
 /// A listening socket for local peers.
-pub(super) struct Listener(Untrusted);
+pub(super) struct LocalListener(Untrusted);
 
-impl Listener {
+impl LocalListener {
     /// The next connection; `WouldBlock`: there is none.
     pub(super) fn accept(&self) -> io::Result<Untrusted> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -104,7 +104,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for LocalListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -112,7 +112,7 @@ impl AsFd for Listener {
 
 /// Pending connections are drained and the listener is shut down: then closing it closes no other
 /// descriptors, and its name is free at once.
-impl Drop for Listener {
+impl Drop for LocalListener {
     fn drop(&mut self) {
         if self.0.is_inherited() {
             return;
@@ -144,7 +144,7 @@ pub(super) fn send(
 
 /// As [`receive`], for an unauthenticated peer: a packet with descriptors is an error, and stays in
 /// the socket, since reading it could close them.
-pub(super) fn receive_without_descriptors(connection: BorrowedFd<'_>) -> io::Result<Packet> {
+pub(super) fn receive_without_descriptors(connection: BorrowedFd<'_>) -> io::Result<SocketPacket> {
     let mut bytes = [0; LOCAL_PEER_BYTES];
     let mut vectors = [IoSliceMut::new(&mut bytes)];
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
@@ -158,7 +158,7 @@ pub(super) fn receive_without_descriptors(connection: BorrowedFd<'_>) -> io::Res
 
 /// The next packet, without blocking; `WouldBlock`: there is none. Any other error, and a packet
 /// that is empty, too long or has too many descriptors, ends the connection.
-pub(super) fn receive(connection: BorrowedFd<'_>) -> io::Result<Packet> {
+pub(super) fn receive(connection: BorrowedFd<'_>) -> io::Result<SocketPacket> {
     let mut bytes = [0; LOCAL_PEER_BYTES];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -187,7 +187,7 @@ pub(super) fn receive(connection: BorrowedFd<'_>) -> io::Result<Packet> {
     if got.bytes == 0 || is_cut {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(Packet { bytes, length: got.bytes, descriptor, second })
+    Ok(SocketPacket { bytes, length: got.bytes, descriptor, second })
 }
 
 /// A pidfd of the process that connected or listened at the other end; it becomes readable when the

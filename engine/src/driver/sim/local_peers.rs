@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::lane::{self, PendingEvent};
 use super::net::{Item, Net};
-use crate::driver::shm::cma::Attached;
+use crate::driver::shm::cma::AttachedProcess;
 use crate::driver::traits::{CmaSource, DriverEvent, LocalPeer, PieceHeader, ProcessCookie};
 use crate::memory::Shape;
 
@@ -523,7 +523,8 @@ impl Net {
         let spans = lane::spans_of(into, offset, length);
         self.take_memory(&spans, true);
         // SAFETY: the caller's contract.
-        let read = unsafe { Attached::own_process(&cookie).read(source, into, offset, length) };
+        let read =
+            unsafe { AttachedProcess::own_process(&cookie).read(source, into, offset, length) };
         self.release_memory(&spans, false);
         self.local_peers.read[1] += u64::from(read.is_ok());
         read

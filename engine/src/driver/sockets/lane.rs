@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::super::pieces::Pieces;
+use super::super::pieces::PieceList;
 use super::super::{BYTES_PER_CALL, cut_short, tcp};
 use crate::driver::traits::{CHUNK_HEADER_BYTES, Interest};
 use crate::forks::EngineFd;
@@ -98,13 +98,13 @@ pub(super) struct Transfer {
     pub(super) header: Box<[u8; CHUNK_HEADER_BYTES]>,
     /// Additional flags of a sent chunk.
     pub(super) flags: i32,
-    pieces: Pieces,
+    pieces: PieceList,
 }
 
 impl Default for Transfer {
     fn default() -> Self {
         let header = Box::new([0; CHUNK_HEADER_BYTES]);
-        Self { active: false, token: 0, header, flags: 0, pieces: Pieces::default() }
+        Self { active: false, token: 0, header, flags: 0, pieces: PieceList::default() }
     }
 }
 

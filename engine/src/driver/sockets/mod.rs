@@ -21,8 +21,8 @@ use self::datagrams::source_of;
 use self::epoll::{BATCH, Epoll};
 use self::lane::{SocketLane, direction};
 use super::datagrams::Datagrams;
-use super::rails::Rails;
-use super::udp::Wants;
+use super::rails::DriverRails;
+use super::udp::SocketInterest;
 use super::{
     DriverConfig, already_outstanding, cancelled, deadline_after, no_such_lane, not_open,
     refuse_send, stopped, table_full, tcp,
@@ -63,10 +63,10 @@ pub(crate) struct SocketsDriver {
     accepting: Vec<(usize, Option<Instant>)>,
     /// Accepting is paused until then.
     accepts_after: Option<Instant>,
-    rails: Rails,
+    rails: DriverRails,
     runnable: VecDeque<LaneKey>,
     datagrams: Datagrams,
-    datagrams_armed: [Wants; 3],
+    datagrams_armed: [SocketInterest; 3],
     ready: Vec<DriverEvent>,
     /// Polls since [`Self::poll_epoll_soon`], up to [`BUSY_POLLS`].
     idle_polls: u32,
@@ -92,7 +92,7 @@ impl SocketsDriver {
             listeners: Vec::new(),
             accepting: Vec::new(),
             accepts_after: None,
-            rails: Rails::default(),
+            rails: DriverRails::default(),
             runnable: VecDeque::new(),
             datagrams: Datagrams::new(config),
             datagrams_armed: Default::default(),

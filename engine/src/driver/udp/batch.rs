@@ -9,7 +9,7 @@ use super::address::RawAddress;
 use super::failed;
 use super::gso::Report;
 
-struct Slot {
+struct BatchSlot {
     bytes: Box<[u8]>,
     address: RawAddress,
     address_bytes: libc::socklen_t,
@@ -21,7 +21,7 @@ struct Slot {
 }
 
 /// A datagram taken from a batch.
-pub(super) struct Taken {
+pub(super) struct TakenDatagram {
     /// Its source, if that is an IP address.
     pub(super) from: Option<SocketAddr>,
     message: usize,
@@ -29,7 +29,7 @@ pub(super) struct Taken {
     end: usize,
 }
 
-impl Taken {
+impl TakenDatagram {
     pub(super) fn length(&self) -> usize {
         self.end - self.start
     }
@@ -37,7 +37,7 @@ impl Taken {
 
 /// Received messages, not all of them consumed: datagrams, or GRO batches of them.
 pub(super) struct Batch {
-    slots: Box<[Slot]>,
+    slots: Box<[BatchSlot]>,
     headers: Box<[libc::mmsghdr]>,
     pieces: Box<[libc::iovec]>,
     /// Messages may be GRO batches.
@@ -56,7 +56,7 @@ unsafe impl Send for Batch {}
 impl Batch {
     /// Buffers for `messages` of at most `message_bytes` each; `is_gro`: they may be GRO batches.
     pub(super) fn new(messages: usize, message_bytes: usize, is_gro: bool) -> Self {
-        let slot = |_| Slot {
+        let slot = |_| BatchSlot {
             bytes: vec![0; message_bytes].into(),
             address: RawAddress::new(),
             address_bytes: 0,
@@ -86,7 +86,7 @@ impl Batch {
 
     /// The next datagram; [`Self::bytes`] are valid until the next receive call.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<Taken> {
+    pub(super) fn take(&mut self) -> Option<TakenDatagram> {
         if self.is_empty() {
             return None;
         }
@@ -97,12 +97,12 @@ impl Batch {
         if end == slot.length {
             (self.next, self.at) = (self.next + 1, 0);
         }
-        Some(Taken { from: slot.address.get(slot.address_bytes), message, start, end })
+        Some(TakenDatagram { from: slot.address.get(slot.address_bytes), message, start, end })
     }
 
     /// The bytes of a datagram that was taken.
     #[inline]
-    pub(super) fn bytes(&mut self, taken: &Taken) -> &mut [u8] {
+    pub(super) fn bytes(&mut self, taken: &TakenDatagram) -> &mut [u8] {
         &mut self.slots[taken.message].bytes[taken.start..taken.end]
     }
 

@@ -7,7 +7,7 @@ use std::mem::offset_of;
 use std::os::fd::RawFd;
 
 use super::super::options;
-use super::source::{self, Source};
+use super::source::{self, SourceAddress};
 
 /// Datagrams of a GSO batch at least: two sent one by one overlap on their way, and take 6.7 us,
 /// where a batch of two takes 8 (half a round trip of 2 KiB over veth).
@@ -81,7 +81,7 @@ impl Report {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Segment {
+struct GsoSegment {
     header: libc::cmsghdr,
     bytes: u16,
     /// Zero bytes: the kernel reads these, too, and memory checkers report uninitialised ones.
@@ -94,9 +94,9 @@ const CONTROL_BYTES: usize = 64;
 /// The control messages of one message.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(super) struct Control([u8; CONTROL_BYTES]);
+pub(super) struct ControlMessages([u8; CONTROL_BYTES]);
 
-impl Control {
+impl ControlMessages {
     pub(super) fn new() -> Self {
         Self([0; CONTROL_BYTES])
     }
@@ -105,10 +105,10 @@ impl Control {
     /// and length for the kernel to read.
     pub(super) fn set(
         &mut self,
-        from: Option<&Source>,
+        from: Option<&SourceAddress>,
         segment: Option<u16>,
     ) -> (*const u8, usize) {
-        let (source, mut length) = from.map_or((std::ptr::null(), 0), Source::message);
+        let (source, mut length) = from.map_or((std::ptr::null(), 0), SourceAddress::message);
         let Some(bytes) = segment else { return (source, length) };
         if length > 0 {
             // SAFETY: `source` has `length` bytes, which fit with what follows; what pads them is
@@ -116,18 +116,18 @@ impl Control {
             unsafe { std::ptr::copy_nonoverlapping(source, self.0.as_mut_ptr(), length) };
         }
         let header =
-            source::header::<u16>(offset_of!(Segment, bytes), libc::SOL_UDP, libc::UDP_SEGMENT);
-        const { assert!(CONTROL_BYTES >= 40 + size_of::<Segment>()) };
+            source::header::<u16>(offset_of!(GsoSegment, bytes), libc::SOL_UDP, libc::UDP_SEGMENT);
+        const { assert!(CONTROL_BYTES >= 40 + size_of::<GsoSegment>()) };
         // SAFETY: a control message of an address has at most 40 bytes, a multiple of 8, so that
         // this one is aligned and within.
         unsafe {
-            self.0.as_mut_ptr().add(length).cast::<Segment>().write(Segment {
+            self.0.as_mut_ptr().add(length).cast::<GsoSegment>().write(GsoSegment {
                 header,
                 bytes,
                 padding: [0; 3],
             });
         }
-        length += size_of::<Segment>();
+        length += size_of::<GsoSegment>();
         (self.0.as_ptr(), length)
     }
 }
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn control_messages_match_the_libc_layout() {
-        let mut control = Control::new();
+        let mut control = ControlMessages::new();
         assert_eq!(control.set(None, None), (std::ptr::null(), 0));
         let (start, bytes) = control.set(None, Some(1400));
         // SAFETY: only computations; the message begins with its header and has 16 bits.
@@ -169,7 +169,7 @@ mod tests {
                 libc::CMSG_SPACE(2),
                 libc::CMSG_LEN(2),
                 start.cast::<libc::cmsghdr>().read(),
-                start.add(offset_of!(Segment, bytes)).cast::<u16>().read(),
+                start.add(offset_of!(GsoSegment, bytes)).cast::<u16>().read(),
             )
         };
         assert_eq!((bytes, header.cmsg_len), (space as usize, length as usize));

@@ -44,7 +44,7 @@ const SCORE_MAX: u32 = 64;
 /// While datagrams of one length arrive in runs, `UDP_GRO` is enabled; its control message costs
 /// 100 ns a call, so it is disabled when runs end. A GRO batch that arrives during the switch is
 /// taken for one invalid datagram: it is lost, as any may be.
-pub(super) struct Incoming {
+pub(super) struct IncomingDatagrams {
     datagrams: Batch,
     /// Buffers for GRO batches, once needed.
     gro_batch: Option<Batch>,
@@ -88,7 +88,7 @@ fn is_unrelated_error(error: &io::Error) -> bool {
     )
 }
 
-impl Incoming {
+impl IncomingDatagrams {
     pub(super) fn new() -> Self {
         Self {
             datagrams: Batch::new(BATCH, DATAGRAM_ROOM_BYTES, false),
@@ -274,7 +274,7 @@ impl Incoming {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outgoing::Outgoing;
+    use super::super::outgoing::OutgoingDatagrams;
     use super::super::socket;
     use super::*;
     use crate::driver::traits::TxFlags;
@@ -283,15 +283,15 @@ mod tests {
 
     struct Pair {
         sockets: [std::net::UdpSocket; 2],
-        outgoing: Outgoing,
-        incoming: Incoming,
+        outgoing: OutgoingDatagrams,
+        incoming: IncomingDatagrams,
     }
 
     impl Pair {
         fn new() -> Self {
             let sockets = [(); 2].map(|()| socket::bind("127.0.0.1:0".parse().unwrap()).unwrap());
-            let outgoing = Outgoing::new(sockets[0].local_addr().unwrap(), true);
-            Self { sockets, outgoing, incoming: Incoming::new() }
+            let outgoing = OutgoingDatagrams::new(sockets[0].local_addr().unwrap(), true);
+            Self { sockets, outgoing, incoming: IncomingDatagrams::new() }
         }
 
         /// Sends datagrams of these lengths at once and receives them all; returns the system calls
@@ -346,8 +346,8 @@ mod tests {
         pair.exchange(&[1000; 64]);
         pair.exchange(&[1000; 64]);
         let copy = pair.sockets[1].try_clone().unwrap();
-        drop(super::super::Datagrams::new(copy).unwrap());
-        pair.incoming = Incoming::new();
+        drop(super::super::UdpDatagrams::new(copy).unwrap());
+        pair.incoming = IncomingDatagrams::new();
         pair.exchange(&[1000; 7]);
     }
 

@@ -25,8 +25,8 @@ use std::mem;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
-use self::incoming::Incoming;
-use self::outgoing::Outgoing;
+use self::incoming::IncomingDatagrams;
+use self::outgoing::OutgoingDatagrams;
 pub(crate) use self::socket::{WANTED_BYTES, bind, buffers};
 use crate::driver::traits::Rail;
 use crate::driver::traits::{DriverCounters, DriverEvent, TxFlags};
@@ -37,14 +37,14 @@ const BATCH: usize = 64;
 
 /// The events to watch the socket for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Wants {
+pub(super) struct SocketInterest {
     /// A datagram can be received.
     pub(super) readable: bool,
     /// The kernel takes datagrams again.
     pub(super) writable: bool,
 }
 
-impl Wants {
+impl SocketInterest {
     /// The union of both.
     pub(super) fn or(self, other: Self) -> Self {
         Self {
@@ -58,10 +58,10 @@ impl Wants {
 ///
 /// A driver calls [`Self::serve`] in each poll, asks the kernel for [`Self::wants`] before it
 /// sleeps, and reports readiness to [`Self::on_ready`].
-pub(super) struct Datagrams {
+pub(super) struct UdpDatagrams {
     socket: EngineFd<UdpSocket>,
-    outgoing: Outgoing,
-    incoming: Incoming,
+    outgoing: OutgoingDatagrams,
+    incoming: IncomingDatagrams,
     /// The caller waits for [`DriverEvent::DatagramsReadable`].
     is_watched: bool,
     /// The caller waits for [`DriverEvent::DatagramsWritable`].
@@ -70,7 +70,7 @@ pub(super) struct Datagrams {
     is_blocked: bool,
 }
 
-impl Datagrams {
+impl UdpDatagrams {
     /// Takes over a bound socket.
     pub(super) fn new(socket: UdpSocket) -> io::Result<Self> {
         let local = socket.local_addr()?;
@@ -79,8 +79,8 @@ impl Datagrams {
         let has_gso = gso::has_gso(socket.as_raw_fd());
         Ok(Self {
             socket: EngineFd::new(socket),
-            outgoing: Outgoing::new(local, has_gso),
-            incoming: Incoming::new(),
+            outgoing: OutgoingDatagrams::new(local, has_gso),
+            incoming: IncomingDatagrams::new(),
             is_watched: false,
             wants_room: false,
             is_blocked: false,
@@ -175,14 +175,14 @@ impl Datagrams {
 
     /// Returns the events to request from the kernel, excluding requests already made.
     #[inline]
-    pub(super) fn wants(&self) -> Wants {
-        Wants { readable: self.is_watched, writable: self.is_blocked }
+    pub(super) fn wants(&self) -> SocketInterest {
+        SocketInterest { readable: self.is_watched, writable: self.is_blocked }
     }
 
     /// The kernel reported readiness.
     pub(super) fn on_ready(
         &mut self,
-        what: Wants,
+        what: SocketInterest,
         counters: &mut DriverCounters,
         events: &mut Vec<DriverEvent>,
     ) {

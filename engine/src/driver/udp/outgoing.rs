@@ -6,16 +6,16 @@ use std::os::fd::RawFd;
 
 use super::super::calls;
 use super::address::{Family, RawAddress};
-use super::gso::{self, Control};
+use super::gso::{self, ControlMessages};
 use super::route_cache::RouteCache;
-use super::source::Source;
+use super::source::SourceAddress;
 use super::{BATCH, failed};
 use crate::driver::traits::Rail;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverCounters, TxFlags};
 
 /// A datagram and its destination.
 #[repr(C, align(64))]
-struct Slot {
+struct QueuedDatagram {
     bytes: [u8; DATAGRAM_BYTES_MAX],
     address: RawAddress,
     address_bytes: libc::socklen_t,
@@ -27,7 +27,7 @@ struct Slot {
     no_gso: bool,
 }
 
-impl Slot {
+impl QueuedDatagram {
     /// Whether both may be in one GSO batch.
     fn shares_message_with(&self, other: &Self) -> bool {
         self.address_bytes == other.address_bytes
@@ -43,11 +43,11 @@ impl Slot {
 /// sending and receiving on a loopback); more are sent in as few calls as possible. Those of one
 /// length to one destination form a GSO batch, one message that the kernel splits (`UDP_SEGMENT`):
 /// most of the cost of a datagram is its way through the kernel.
-pub(super) struct Outgoing {
-    slots: Box<[Slot]>,
+pub(super) struct OutgoingDatagrams {
+    slots: Box<[QueuedDatagram]>,
     headers: Box<[libc::mmsghdr]>,
     pieces: Box<[libc::iovec]>,
-    controls: Box<[Control]>,
+    controls: Box<[ControlMessages]>,
     /// Datagrams in each message of the last call.
     batch_lengths: Box<[u8]>,
     /// The kernel supports GSO, and has not refused a batch.
@@ -61,13 +61,13 @@ pub(super) struct Outgoing {
     is_wildcard: bool,
     /// The source of each rail, if there are several: `None` if the socket cannot send from its
     /// address.
-    sources: Box<[Option<Source>]>,
+    sources: Box<[Option<SourceAddress>]>,
     routes: RouteCache,
 }
 
 // SAFETY: the pointers in `headers` and `pieces` are written anew before each system call and not
 // followed after it, so that the value may move between threads.
-unsafe impl Send for Outgoing {}
+unsafe impl Send for OutgoingDatagrams {}
 
 /// Whether an error may mean that the kernel, a sandbox, or a NIC without checksum offload does not
 /// support GSO.
@@ -78,10 +78,10 @@ fn is_gso_refusal(error: &io::Error) -> bool {
     )
 }
 
-impl Outgoing {
+impl OutgoingDatagrams {
     /// For a socket bound to `local`. `has_gso`: the kernel supports GSO.
     pub(super) fn new(local: SocketAddr, has_gso: bool) -> Self {
-        let slot = |_| Slot {
+        let slot = |_| QueuedDatagram {
             bytes: [0; DATAGRAM_BYTES_MAX],
             address: RawAddress::new(),
             address_bytes: 0,
@@ -94,7 +94,7 @@ impl Outgoing {
             slots: (0..BATCH).map(slot).collect(),
             headers: super::headers(BATCH),
             pieces: super::pieces(BATCH),
-            controls: vec![Control::new(); BATCH].into(),
+            controls: vec![ControlMessages::new(); BATCH].into(),
             batch_lengths: vec![0; BATCH].into(),
             has_gso,
             head: 0,
@@ -111,7 +111,7 @@ impl Outgoing {
         self.sources = match rails {
             // The socket is bound to the address of the only rail.
             [_] if !self.is_wildcard => Box::default(),
-            rails => rails.iter().map(|rail| Source::of(rail, self.family)).collect(),
+            rails => rails.iter().map(|rail| SourceAddress::of(rail, self.family)).collect(),
         };
         self.routes.set_rails(if self.is_wildcard { rails } else { &[] });
     }
@@ -334,7 +334,7 @@ impl Outgoing {
         if first.no_gso {
             return 1;
         }
-        let joins = |other: &&Slot| !other.no_gso && other.shares_message_with(first);
+        let joins = |other: &&QueuedDatagram| !other.no_gso && other.shares_message_with(first);
         let others = (at + 1..self.count).map(slot).take_while(joins);
         gso::length(first.length, others.map(|other| other.length))
     }

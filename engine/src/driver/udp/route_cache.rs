@@ -31,7 +31,7 @@ type Key = (IpAddr, u8);
 
 /// State of an entry.
 #[derive(Clone, Copy, Debug)]
-enum Known {
+enum CachedRoute {
     /// Datagrams sent so far, before a lookup.
     Counting(u32),
     /// The result of the lookup.
@@ -46,7 +46,7 @@ pub(super) struct RouteCache {
     /// Opened by the owner, as the background thread may be in another network namespace.
     netlink: Option<NetlinkSocket>,
     is_netlink_tried: bool,
-    answers: HashMap<Key, Known>,
+    answers: HashMap<Key, CachedRoute>,
     last: Option<(Key, bool)>,
     since: Instant,
     polls: u32,
@@ -108,18 +108,18 @@ impl RouteCache {
     fn find(&mut self, key: Key) -> bool {
         let is_full = self.answers.len() >= KEYS_MAX;
         match self.answers.get_mut(&key) {
-            Some(Known::Answered(answer)) => {
+            Some(CachedRoute::Answered(answer)) => {
                 self.last = Some((key, *answer));
                 return *answer;
             }
-            Some(Known::Counting(count)) if *count < DATAGRAMS_BEFORE_LOOKUP => *count += 1,
+            Some(CachedRoute::Counting(count)) if *count < DATAGRAMS_BEFORE_LOOKUP => *count += 1,
             None if is_full => {}
             None => {
-                self.answers.insert(key, Known::Counting(1));
+                self.answers.insert(key, CachedRoute::Counting(1));
             }
-            Some(Known::Counting(_)) => {
+            Some(CachedRoute::Counting(_)) => {
                 let answer = self.look_up(key);
-                self.answers.insert(key, Known::Answered(answer));
+                self.answers.insert(key, CachedRoute::Answered(answer));
                 return answer;
             }
         }
@@ -220,7 +220,7 @@ mod tests {
         assert!(routes.is_default(known, 0), "a second has not passed");
         let Some(long_ago) = Instant::now().checked_sub(2 * ANSWER_LIFETIME) else { return };
         for sleeps in [false, true] {
-            routes.answers.insert((known, 0), Known::Answered(true));
+            routes.answers.insert((known, 0), CachedRoute::Answered(true));
             assert!(routes.is_default(known, 0));
             routes.since = long_ago;
             (0..if sleeps { 1 } else { CLOCK_EVERY }).for_each(|_| routes.poll(sleeps));

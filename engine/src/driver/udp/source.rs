@@ -23,18 +23,18 @@ struct V6 {
 /// `IP_PKTINFO` or `IPV6_PKTINFO`: source address and NIC of a datagram. With NIC index 0
 /// (unknown), routing chooses it.
 #[derive(Clone, Copy)]
-pub(super) enum Source {
+pub(super) enum SourceAddress {
     /// For an IPv4 socket.
     V4(V4Source),
     /// For an IPv6 socket; an IPv4 address is mapped.
     V6(V6Source),
 }
 
-/// See [`Source::V4`].
+/// See [`SourceAddress::V4`].
 #[derive(Clone, Copy)]
 pub(super) struct V4Source(V4);
 
-/// See [`Source::V6`].
+/// See [`SourceAddress::V6`].
 #[derive(Clone, Copy)]
 pub(super) struct V6Source(V6);
 
@@ -47,7 +47,7 @@ pub(super) fn header<T>(content_at: usize, level: libc::c_int, kind: libc::c_int
     header
 }
 
-impl Source {
+impl SourceAddress {
     /// The source of `rail` for a socket of `family`; `None`: such a socket cannot send from there.
     pub(super) fn of(rail: &Rail, family: Family) -> Option<Self> {
         match (family, rail.address.to_canonical()) {
@@ -111,7 +111,7 @@ mod tests {
             ("127.0.0.2", Family::V6, size_of::<libc::in6_pktinfo>()),
             ("2001:db8::1", Family::V6, size_of::<libc::in6_pktinfo>()),
         ] {
-            let source = Source::of(&rail(address), family).unwrap();
+            let source = SourceAddress::of(&rail(address), family).unwrap();
             let (message, bytes) = source.message();
             // SAFETY: only computations; the message begins with its header.
             let (space, length, header) = unsafe {
@@ -123,6 +123,6 @@ mod tests {
             };
             assert_eq!((bytes, header.cmsg_len as u32), (space as usize, length), "{address}");
         }
-        assert!(Source::of(&rail("2001:db8::1"), Family::V4).is_none());
+        assert!(SourceAddress::of(&rail("2001:db8::1"), Family::V4).is_none());
     }
 }

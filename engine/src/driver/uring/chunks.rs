@@ -9,7 +9,7 @@ use super::super::{
     BYTES_PER_CALL, already_outstanding, cancelled, cut_short, no_such_lane, not_open,
 };
 use super::UringDriver;
-use super::slots::Kind;
+use super::slots::RequestKind;
 use crate::driver::traits::{ChunkSend, DriverEvent, LaneKey, SendMode};
 
 /// `IORING_SEND_ZC_REPORT_USAGE`.
@@ -17,7 +17,7 @@ const REPORT_USAGE: u16 = 1 << 3;
 
 /// A chunk that the kernel may still read.
 #[derive(Clone, Copy, Debug)]
-struct Chunk {
+struct SentChunk {
     token: u64,
     /// Outstanding notifications.
     notifications: u32,
@@ -27,13 +27,13 @@ struct Chunk {
 
 /// Chunks being sent, by number.
 #[derive(Debug, Default)]
-pub(super) struct Chunks {
-    list: Vec<Option<Chunk>>,
+pub(super) struct SentChunks {
+    list: Vec<Option<SentChunk>>,
     free: Vec<usize>,
 }
 
-impl Chunks {
-    fn insert(&mut self, chunk: Chunk) -> usize {
+impl SentChunks {
+    fn insert(&mut self, chunk: SentChunk) -> usize {
         let index = self.free.pop().unwrap_or_else(|| {
             self.list.push(None);
             self.list.len() - 1
@@ -42,7 +42,7 @@ impl Chunks {
         index
     }
 
-    fn get(&mut self, index: usize) -> Option<&mut Chunk> {
+    fn get(&mut self, index: usize) -> Option<&mut SentChunk> {
         self.list.get_mut(index)?.as_mut()
     }
 
@@ -76,7 +76,7 @@ impl UringDriver {
         let flags = (libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32;
         let entry =
             on_socket!(lane, |socket| opcode::RecvMsg::new(socket, message).flags(flags).build());
-        let user_data = self.slots.insert(Kind::Receive(key));
+        let user_data = self.slots.insert(RequestKind::Receive(key));
         // SAFETY: the message and its pieces are boxed in the lane, which stays until the request
         // has retired; the caller of `recv_chunk` guarantees the memory of the pieces.
         if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
@@ -153,7 +153,7 @@ impl UringDriver {
             }
         }
         let copied = mode == SendMode::ZeroCopy && !wants_zero_copy;
-        let chunk = Chunk { token, notifications: 0, is_sent: false, copied };
+        let chunk = SentChunk { token, notifications: 0, is_sent: false, copied };
         let chunk = self.chunks.insert(chunk);
         if wants_zero_copy {
             self.counters.zero_copy_sends += 1;
@@ -220,7 +220,7 @@ impl UringDriver {
             let message = lane.send().next_message(BYTES_PER_CALL);
             on_socket!(lane, |socket| opcode::SendMsg::new(socket, message).flags(flags).build())
         };
-        let kind = Kind::Send { lane: key, chunk, zero_copy: single.is_some() };
+        let kind = RequestKind::Send { lane: key, chunk, zero_copy: single.is_some() };
         let user_data = self.slots.insert(kind);
         // SAFETY: the message and its pieces are boxed in the lane, which stays until the request
         // has retired; the caller of `send_chunk` keeps the payload until the release.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::UringDriver;
-use super::slots::Kind;
+use super::slots::RequestKind;
 use super::tcp;
 use crate::driver::traits::{CloseMode, ConnectionIo, DriverEvent, LaneKey};
 use crate::driver::{no_such_lane, not_open, stopped};
@@ -33,7 +33,8 @@ impl UringDriver {
         match opening.outcome {
             Ok(true) => self.connect_ended(key, None),
             Ok(false) => {
-                if let Err(error) = self.request_poll(key, Kind::Connect(key), libc::POLLOUT) {
+                if let Err(error) = self.request_poll(key, RequestKind::Connect(key), libc::POLLOUT)
+                {
                     self.forget(key);
                     return Err(error);
                 }

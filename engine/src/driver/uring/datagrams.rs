@@ -4,27 +4,27 @@ use std::io;
 
 use io_uring::{opcode, types};
 
-use super::super::datagrams::Source;
-use super::super::udp::Wants;
+use super::super::datagrams::WatchSource;
+use super::super::udp::SocketInterest;
 use super::UringDriver;
-use super::slots::Kind;
+use super::slots::RequestKind;
 
 impl UringDriver {
     /// Reports what is ready and stages poll requests for the rest.
     pub(super) fn serve_datagrams(&mut self, sleeps: bool) -> io::Result<()> {
-        let is_armed = self.datagrams_armed[Source::Frames as usize].readable;
-        if is_armed && self.datagrams.must_cancel(Source::Frames) {
+        let is_armed = self.datagrams_armed[WatchSource::Frames as usize].readable;
+        if is_armed && self.datagrams.must_cancel(WatchSource::Frames) {
             // An outstanding poll request keeps the XDP queue busy.
-            let waiting = self
-                .slots
-                .select(|kind| matches!(kind, Kind::Datagrams { source: Source::Frames, .. }));
+            let waiting = self.slots.select(|kind| {
+                matches!(kind, RequestKind::Datagrams { source: WatchSource::Frames, .. })
+            });
             self.cancel(waiting);
         }
         self.datagrams.serve(sleeps, is_armed, &mut self.ready);
         if !self.datagrams.has_wants() {
             return Ok(());
         }
-        for source in Source::ALL {
+        for source in WatchSource::ALL {
             let wants = self.datagrams.wants(source, sleeps);
             let armed = self.datagrams_armed[source as usize];
             if wants.readable && !armed.readable {
@@ -37,11 +37,11 @@ impl UringDriver {
         Ok(())
     }
 
-    fn request_datagrams(&mut self, source: Source, events: i16) -> io::Result<()> {
+    fn request_datagrams(&mut self, source: WatchSource, events: i16) -> io::Result<()> {
         let Some(fd) = self.datagrams.fd(source) else { return Ok(()) };
         let is_writable = events == libc::POLLOUT;
         *self.armed(source, is_writable) = true;
-        let user_data = self.slots.insert(Kind::Datagrams { source, is_writable });
+        let user_data = self.slots.insert(RequestKind::Datagrams { source, is_writable });
         let entry = opcode::PollAdd::new(types::Fd(fd), events as u32).build();
         // SAFETY: a poll request points to nothing.
         let pushed = unsafe { self.push(&entry.user_data(user_data)) };
@@ -52,18 +52,18 @@ impl UringDriver {
         pushed
     }
 
-    fn armed(&mut self, source: Source, is_writable: bool) -> &mut bool {
+    fn armed(&mut self, source: WatchSource, is_writable: bool) -> &mut bool {
         let armed = &mut self.datagrams_armed[source as usize];
         if is_writable { &mut armed.writable } else { &mut armed.readable }
     }
 
     /// A poll request of a datagram source completed.
-    pub(super) fn datagrams_ready(&mut self, source: Source, is_writable: bool, result: i32) {
+    pub(super) fn datagrams_ready(&mut self, source: WatchSource, is_writable: bool, result: i32) {
         *self.armed(source, is_writable) = false;
         if result == -libc::ECANCELED {
             return;
         }
-        let announced = Wants { readable: !is_writable, writable: is_writable };
+        let announced = SocketInterest { readable: !is_writable, writable: is_writable };
         self.datagrams.on_ready(source, announced, &mut self.ready);
     }
 

@@ -11,11 +11,11 @@ use std::os::fd::AsRawFd;
 
 use io_uring::squeue;
 
-use super::super::datagrams::Source;
+use super::super::datagrams::WatchSource;
 use super::UringDriver;
 use super::lane::UringLane;
 use crate::driver::traits::{DriverEvent, LaneKey};
-use crate::driver::udp::Wants;
+use crate::driver::udp::SocketInterest;
 
 /// Work deferred for the owner.
 #[derive(Default)]
@@ -170,8 +170,8 @@ impl UringDriver {
                 PollTarget::Listener(index) => self.accept_some(index),
                 PollTarget::Links => self.handle_link_events(),
                 PollTarget::DatagramRoom => {
-                    let room = Wants { readable: false, writable: true };
-                    self.datagrams.on_ready(Source::Socket, room, &mut self.ready);
+                    let room = SocketInterest { readable: false, writable: true };
+                    self.datagrams.on_ready(WatchSource::Socket, room, &mut self.ready);
                 }
             }
         }
@@ -202,8 +202,8 @@ impl UringDriver {
                 ask(listener.fd(), libc::POLLIN, PollTarget::Listener(index));
             }
         }
-        if let Some(fd) = self.datagrams.fd(Source::Socket)
-            && self.datagrams.wants(Source::Socket, false).writable
+        if let Some(fd) = self.datagrams.fd(WatchSource::Socket)
+            && self.datagrams.wants(WatchSource::Socket, false).writable
         {
             ask(fd, libc::POLLOUT, PollTarget::DatagramRoom);
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::super::pieces::Pieces;
+use super::super::pieces::PieceList;
 use super::super::tcp;
 use crate::driver::traits::{CHUNK_HEADER_BYTES, CloseMode};
 use crate::forks::EngineFd;
@@ -11,23 +11,23 @@ use crate::memory::Shape;
 
 /// Arguments of a chunk request: boxed, so that they do not move while it is in flight.
 #[derive(Debug)]
-pub(super) struct Transfer {
+pub(super) struct ChunkRequest {
     pub(super) header: [u8; CHUNK_HEADER_BYTES],
     /// Additional flags of a sent chunk.
     pub(super) flags: i32,
     pub(super) message: libc::msghdr,
-    pub(super) pieces: Pieces,
+    pub(super) pieces: PieceList,
 }
 
 // SAFETY: the pointers in `message` lead into `pieces` and are only handed to the kernel.
-unsafe impl Send for Transfer {}
+unsafe impl Send for ChunkRequest {}
 
-impl Transfer {
+impl ChunkRequest {
     pub(super) fn new() -> Box<Self> {
         // SAFETY: a msghdr of zeros is valid: no name, no pieces, no control data.
         let message = unsafe { std::mem::zeroed() };
         let header = [0; CHUNK_HEADER_BYTES];
-        Box::new(Self { header, message, flags: 0, pieces: Pieces::default() })
+        Box::new(Self { header, message, flags: 0, pieces: PieceList::default() })
     }
 
     /// Starts a chunk: the header, then `length` bytes of `shape` from `offset`.
@@ -54,9 +54,9 @@ pub(super) struct UringLane {
     /// A poll request for readability (0), writability (1) is outstanding.
     pub(super) watched: [bool; 2],
     /// Allocated with the first chunk.
-    receive: Option<Box<Transfer>>,
+    receive: Option<Box<ChunkRequest>>,
     pub(super) is_receiving: bool,
-    send: Option<Box<Transfer>>,
+    send: Option<Box<ChunkRequest>>,
     pub(super) is_sending: bool,
     /// Requests without a result.
     pub(super) requests: u32,
@@ -86,13 +86,13 @@ impl UringLane {
     }
 
     /// The chunk being received.
-    pub(super) fn receive(&mut self) -> &mut Transfer {
-        self.receive.get_or_insert_with(Transfer::new)
+    pub(super) fn receive(&mut self) -> &mut ChunkRequest {
+        self.receive.get_or_insert_with(ChunkRequest::new)
     }
 
     /// The chunk being sent.
-    pub(super) fn send(&mut self) -> &mut Transfer {
-        self.send.get_or_insert_with(Transfer::new)
+    pub(super) fn send(&mut self) -> &mut ChunkRequest {
+        self.send.get_or_insert_with(ChunkRequest::new)
     }
 
     /// Ends the stream towards the peer. Returns the system calls made.

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
 
-use super::super::rails::Rails;
+use super::super::rails::DriverRails;
 use super::super::{ACCEPT_PAUSE, tcp};
 use super::UringDriver;
 use super::features::Name;
-use super::slots::Kind;
+use super::slots::RequestKind;
 use crate::forks::EngineFd;
 
 /// A listening socket.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct RingListener {
     socket: EngineFd<TcpListener>,
     /// A poll request is outstanding.
     is_watched: bool,
@@ -25,7 +25,7 @@ pub(super) struct Listener {
     paused_until: Option<Instant>,
 }
 
-impl Listener {
+impl RingListener {
     pub(super) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -41,7 +41,7 @@ impl UringDriver {
         self.rails.note_listener(&socket);
         let index = self.listeners.len();
         let socket = EngineFd::new(socket);
-        self.listeners.push(Listener { socket, is_watched: false, paused_until: None });
+        self.listeners.push(RingListener { socket, is_watched: false, paused_until: None });
         let watched = self.watch_listener(index);
         if watched.is_err() {
             self.listeners.pop();
@@ -62,13 +62,14 @@ impl UringDriver {
         let listening = match place {
             None => self.add_listener(socket),
             Some(index) => {
-                for request in self.slots.select(|kind| kind == Kind::Listen(index)) {
+                for request in self.slots.select(|kind| kind == RequestKind::Listen(index)) {
                     // Its completion would be taken for one of the new listener.
                     self.slots.ignore_completion(request);
                     self.cancel(vec![request]);
                 }
                 let socket = EngineFd::new(socket);
-                self.listeners[index] = Listener { socket, is_watched: false, paused_until: None };
+                self.listeners[index] =
+                    RingListener { socket, is_watched: false, paused_until: None };
                 self.watch_listener(index)
             }
         };
@@ -85,7 +86,7 @@ impl UringDriver {
         let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32)
             .multi(self.features.has(Name::MultishotPoll))
             .build();
-        let user_data = self.slots.insert(Kind::Listen(index));
+        let user_data = self.slots.insert(RequestKind::Listen(index));
         // SAFETY: a poll request points to nothing.
         if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
             self.slots.remove(user_data);
@@ -98,7 +99,7 @@ impl UringDriver {
     /// Watches link notifications.
     pub(super) fn watch_links(&mut self, fd: RawFd) -> io::Result<()> {
         let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build();
-        let user_data = self.slots.insert(Kind::Links);
+        let user_data = self.slots.insert(RequestKind::Links);
         // SAFETY: a poll request points to nothing.
         let pushed = unsafe { self.push(&entry.user_data(user_data)) };
         if pushed.is_err() {
@@ -116,7 +117,7 @@ impl UringDriver {
         if let Some(fd) = self.rails.links_fd()
             && let Err(error) = self.watch_links(fd)
         {
-            Rails::warn_no_link_events(&error);
+            DriverRails::warn_no_link_events(&error);
         }
     }
 

@@ -27,16 +27,16 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-use self::chunks::Chunks;
+use self::chunks::SentChunks;
 use self::detached_mode::DetachedMode;
 use self::features::Name;
 pub(crate) use self::features::UringFeatures;
 use self::lane::UringLane;
-use self::listen::Listener;
-use self::slots::{Kind, Slots};
+use self::listen::RingListener;
+use self::slots::{RequestKind, RequestSlots};
 use super::datagrams::Datagrams;
-use super::rails::Rails;
-use super::udp::Wants;
+use super::rails::DriverRails;
+use super::udp::SocketInterest;
 use super::{
     ArenaRange, DriverConfig, already_outstanding, deadline_after, no_such_lane, not_open,
     refuse_send, stopped, table_full, tcp,
@@ -63,14 +63,14 @@ pub(crate) struct UringDriver {
     can_zero_copy: bool,
     has_files: bool,
     lanes: Table<UringLane, LaneKey>,
-    listeners: Vec<Listener>,
+    listeners: Vec<RingListener>,
     /// Some listener is paused.
     has_paused: bool,
-    rails: Rails,
+    rails: DriverRails,
     datagrams: Datagrams,
-    datagrams_armed: [Wants; 3],
-    slots: Slots,
-    chunks: Chunks,
+    datagrams_armed: [SocketInterest; 3],
+    slots: RequestSlots,
+    chunks: SentChunks,
     staged: u32,
     ready: Vec<DriverEvent>,
     completions: Vec<(u64, i32, u32)>,
@@ -110,11 +110,11 @@ impl UringDriver {
             lanes: Table::new(lanes as usize),
             listeners: Vec::new(),
             has_paused: false,
-            rails: Rails::default(),
+            rails: DriverRails::default(),
             datagrams: Datagrams::new(config),
             datagrams_armed: Default::default(),
-            slots: Slots::default(),
-            chunks: Chunks::default(),
+            slots: RequestSlots::default(),
+            chunks: SentChunks::default(),
             staged: 0,
             ready: Vec::new(),
             completions: Vec::new(),
@@ -137,11 +137,11 @@ impl UringDriver {
             self.slots.remove(user_data);
         }
         match kind {
-            Kind::Cancel => {}
-            Kind::Listen(listener) => self.listener_ready(listener, result, has_more),
-            Kind::Connect(lane) => self.connect_completed(lane, result),
-            Kind::Links => self.links_ready(result),
-            Kind::Watch(lane, way) => {
+            RequestKind::Cancel => {}
+            RequestKind::Listen(listener) => self.listener_ready(listener, result, has_more),
+            RequestKind::Connect(lane) => self.connect_completed(lane, result),
+            RequestKind::Links => self.links_ready(result),
+            RequestKind::Watch(lane, way) => {
                 let Some(found) = self.retire(lane) else { return };
                 found.watched[way] = false;
                 if found.closing.is_none() && result != -libc::ECANCELED {
@@ -152,15 +152,15 @@ impl UringDriver {
                 }
                 self.finish_close(lane);
             }
-            Kind::Datagrams { source, is_writable } => {
+            RequestKind::Datagrams { source, is_writable } => {
                 self.datagrams_ready(source, is_writable, result);
             }
-            Kind::Receive(lane) => self.received(lane, result),
-            Kind::Send { lane, chunk, .. } if cqueue::notif(flags) => {
+            RequestKind::Receive(lane) => self.received(lane, result),
+            RequestKind::Send { lane, chunk, .. } if cqueue::notif(flags) => {
                 // The upper bit of a notification's result reports that the kernel copied.
                 self.released(lane, chunk, result < 0);
             }
-            Kind::Send { lane, chunk, zero_copy } => {
+            RequestKind::Send { lane, chunk, zero_copy } => {
                 if has_more {
                     self.slots.await_notification(user_data);
                 }
@@ -205,7 +205,7 @@ impl UringDriver {
         })
     }
 
-    fn request_poll(&mut self, key: LaneKey, kind: Kind, events: i16) -> io::Result<()> {
+    fn request_poll(&mut self, key: LaneKey, kind: RequestKind, events: i16) -> io::Result<()> {
         let entry = self.poll_entry(key, events).ok_or_else(no_such_lane)?;
         let user_data = self.slots.insert(kind);
         // SAFETY: a poll request points to nothing.
@@ -221,7 +221,7 @@ impl UringDriver {
 
     fn cancel(&mut self, targets: Vec<u64>) {
         for target in targets {
-            let user_data = self.slots.insert(Kind::Cancel);
+            let user_data = self.slots.insert(RequestKind::Cancel);
             let entry = opcode::AsyncCancel::new(target).build().user_data(user_data);
             // SAFETY: a cancel request points to nothing.
             if let Err(error) = unsafe { self.push(&entry) } {
@@ -356,8 +356,12 @@ impl Driver for UringDriver {
         for (key, mode) in lanes {
             self.close(key, mode);
         }
-        let is_watch =
-            |kind| matches!(kind, Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. });
+        let is_watch = |kind| {
+            matches!(
+                kind,
+                RequestKind::Listen(_) | RequestKind::Links | RequestKind::Datagrams { .. }
+            )
+        };
         let listening = self.slots.select(is_watch);
         self.cancel(listening);
         while self.slots.len() > 0 {
@@ -468,7 +472,7 @@ impl ConnectionIo for UringDriver {
             return Ok(());
         }
         lane.watched[way] = true;
-        let requested = self.request_poll(key, Kind::Watch(key, way), events);
+        let requested = self.request_poll(key, RequestKind::Watch(key, way), events);
         if requested.is_err()
             && let Some(lane) = self.lanes.get_mut(key)
         {
@@ -492,9 +496,14 @@ impl ConnectionIo for UringDriver {
         self.rails.lane_closed(key);
         self.end_stream_detached(key);
         let targets = self.slots.select(|kind| match kind {
-            Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
-            Kind::Send { lane, .. } => lane == key,
-            Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. } | Kind::Cancel => false,
+            RequestKind::Connect(lane)
+            | RequestKind::Watch(lane, _)
+            | RequestKind::Receive(lane) => lane == key,
+            RequestKind::Send { lane, .. } => lane == key,
+            RequestKind::Listen(_)
+            | RequestKind::Links
+            | RequestKind::Datagrams { .. }
+            | RequestKind::Cancel => false,
         });
         let submitted = self.cancel_deferred(targets);
         self.cancel(submitted);

@@ -1,12 +1,12 @@
 //! Requests in flight: a completion finds its slot by index and is validated by generation.
 
-use super::super::datagrams::Source;
+use super::super::datagrams::WatchSource;
 use crate::driver::traits::LaneKey;
 use crate::proto::table::{Id, Table};
 
 /// The purpose of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum RequestKind {
     /// Watches a listener.
     Listen(usize),
     /// Watches link notifications.
@@ -20,37 +20,37 @@ pub(super) enum Kind {
     /// Sends (a part of) the chunk with this number in the table of chunks.
     Send { lane: LaneKey, chunk: usize, zero_copy: bool },
     /// Watches a datagram source for readability or writability.
-    Datagrams { source: Source, is_writable: bool },
+    Datagrams { source: WatchSource, is_writable: bool },
     /// Cancels another request, or is obsolete: its own result is ignored.
     Cancel,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Request {
-    kind: Kind,
+struct RingRequest {
+    kind: RequestKind,
     /// The result arrived; the notification of a zero-copy send is outstanding.
     waits_for_notification: bool,
 }
 
 /// See the module. A request is identified by its `user_data`.
 #[derive(Debug)]
-pub(super) struct Slots(Table<Request>);
+pub(super) struct RequestSlots(Table<RingRequest>);
 
-impl Default for Slots {
+impl Default for RequestSlots {
     fn default() -> Self {
         Self(Table::new(usize::MAX))
     }
 }
 
-impl Slots {
+impl RequestSlots {
     /// Allocates a slot and returns the `user_data` of its request.
-    pub(super) fn insert(&mut self, kind: Kind) -> u64 {
-        let inserted = self.0.insert(Request { kind, waits_for_notification: false });
+    pub(super) fn insert(&mut self, kind: RequestKind) -> u64 {
+        let inserted = self.0.insert(RingRequest { kind, waits_for_notification: false });
         inserted.expect("lanes and chunks, which are bounded, bound the requests").to_u64()
     }
 
     /// The request of a completion; `None`: the completion is stale.
-    pub(super) fn get(&self, user_data: u64) -> Option<Kind> {
+    pub(super) fn get(&self, user_data: u64) -> Option<RequestKind> {
         self.0.get(Id::from_u64(user_data)).map(|request| request.kind)
     }
 
@@ -64,7 +64,7 @@ impl Slots {
     /// Ignores further completions of a request.
     pub(super) fn ignore_completion(&mut self, user_data: u64) {
         if let Some(request) = self.0.get_mut(Id::from_u64(user_data)) {
-            request.kind = Kind::Cancel;
+            request.kind = RequestKind::Cancel;
         }
     }
 
@@ -79,7 +79,7 @@ impl Slots {
     }
 
     /// The `user_data` of requests that can still be cancelled and that `is_hit` selects.
-    pub(super) fn select(&self, is_hit: impl Fn(Kind) -> bool) -> Vec<u64> {
+    pub(super) fn select(&self, is_hit: impl Fn(RequestKind) -> bool) -> Vec<u64> {
         let hits = self
             .0
             .iter()

@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use super::frame::Frame;
+use super::frame::XdpFrame;
 use super::leased_rings::LeasedRings;
-use super::rings::{Packet, Rings};
+use super::rings::{FramePacket, FrameRings};
 use super::socket::XskRings;
 
 /// Rings of a socket opened by this process, or of a leased one.
@@ -28,14 +28,14 @@ macro_rules! either {
     };
 }
 
-impl Rings for AnyRings {
+impl FrameRings for AnyRings {
     #[inline]
     fn fill(&mut self, indices: &[u32]) -> usize {
         either!(self, fill, indices)
     }
 
     #[inline]
-    fn transmit(&mut self, packets: &[Packet]) -> usize {
+    fn transmit(&mut self, packets: &[FramePacket]) -> usize {
         either!(self, transmit, packets)
     }
 
@@ -45,7 +45,7 @@ impl Rings for AnyRings {
     }
 
     #[inline]
-    fn received(&mut self, into: &mut [Packet]) -> usize {
+    fn received(&mut self, into: &mut [FramePacket]) -> usize {
         either!(self, received, into)
     }
 
@@ -75,12 +75,12 @@ impl Rings for AnyRings {
     }
 
     #[inline]
-    fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
+    fn bytes(&mut self, frame: &mut XdpFrame) -> &mut [u8] {
         either!(self, bytes, frame)
     }
 
     #[inline]
-    fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8] {
+    fn packet(&mut self, frame: &mut XdpFrame, length: u32) -> &mut [u8] {
         either!(self, packet, frame, length)
     }
 

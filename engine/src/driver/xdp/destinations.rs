@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use foldhash::quality::RandomState;
 
 use super::headers::{Template, packet_bytes};
-use super::routes::{Link, Resolution, Routes};
+use super::routes::{NicLink, Resolution, XdpRoutes};
 
 /// A destination is looked up again after this time, as neighbours and routes change.
 const REFRESH: Duration = Duration::from_secs(4);
@@ -39,7 +39,7 @@ struct Destination {
 pub(super) struct Destinations {
     local: SocketAddr,
     nic: u32,
-    link: Link,
+    link: NicLink,
     list: Vec<Destination>,
     by_address: HashMap<SocketAddr, u32, RandomState>,
     /// The destination used last.
@@ -51,7 +51,7 @@ pub(super) struct Destinations {
 
 impl Destinations {
     /// Destinations reached from `local` by the NIC with index `nic`.
-    pub(super) fn new(local: SocketAddr, nic: u32, link: Link, now: Instant) -> Self {
+    pub(super) fn new(local: SocketAddr, nic: u32, link: NicLink, now: Instant) -> Self {
         let (list, by_address) = (Vec::new(), HashMap::default());
         Self { local, nic, link, list, by_address, last: 0, ask_at: None, now }
     }
@@ -105,7 +105,7 @@ impl Destinations {
     }
 
     /// Updates the state of the NIC.
-    pub(super) fn set_link(&mut self, link: Link) {
+    pub(super) fn set_link(&mut self, link: NicLink) {
         if self.link != link {
             self.link = link;
             self.ask_at = Some(self.now);
@@ -116,7 +116,7 @@ impl Destinations {
     }
 
     /// Looks destinations up whose time has come.
-    pub(super) fn refresh(&mut self, now: Instant, routes: &mut Routes) {
+    pub(super) fn refresh(&mut self, now: Instant, routes: &mut XdpRoutes) {
         self.now = now;
         if !self.has_pending_lookups() {
             return;
@@ -142,7 +142,14 @@ impl Destinations {
 }
 
 impl Destination {
-    fn ask(&mut self, now: Instant, local: SocketAddr, nic: u32, link: &Link, routes: &mut Routes) {
+    fn ask(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        nic: u32,
+        link: &NicLink,
+        routes: &mut XdpRoutes,
+    ) {
         self.idle = if std::mem::take(&mut self.is_used) { 0 } else { self.idle + 1 };
         let before = self.route.is_some();
         match routes.resolve(nic, local.ip(), self.to) {

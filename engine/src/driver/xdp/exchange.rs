@@ -4,8 +4,8 @@ use std::io;
 use std::mem;
 use std::os::fd::RawFd;
 
-use super::frame::{Frame, FrameCounts, Holder, Ledger};
-use super::rings::{Packet, Rings};
+use super::frame::{FrameCounts, FrameOwner, Ledger, XdpFrame};
+use super::rings::{FramePacket, FrameRings};
 
 /// Packets staged for one call, and received by one poll of a ring.
 pub(super) const BATCH: usize = 64;
@@ -21,7 +21,7 @@ const KICKS_MAX: usize = 6;
 /// Location of the packet being read.
 #[derive(Debug)]
 enum Reading {
-    Frame(Frame, u32),
+    Frame(XdpFrame, u32),
     /// Assembled from several frames.
     Long,
 }
@@ -58,23 +58,23 @@ impl LongPacket {
 /// `receive_frames` frames are reserved for receiving and never used for sending, so that neither
 /// direction starves the other.
 #[derive(Debug)]
-pub(super) struct Exchange<R> {
+pub(super) struct FrameExchange<R> {
     rings: R,
     ledger: Ledger,
     receive_frames: u32,
     /// Frame being written by the caller.
-    room: Option<Frame>,
+    room: Option<XdpFrame>,
     long: Option<LongPacket>,
     /// Frames that a packet may take.
     frames_max: usize,
     /// Written frames; `staged_packets` assigns them to packets.
-    staged: Vec<Frame>,
-    staged_packets: Vec<Packet>,
+    staged: Vec<XdpFrame>,
+    staged_packets: Vec<FramePacket>,
     /// The transmit ring has packets that the kernel was not notified of, or left behind.
     needs_kick: bool,
     /// Packet being read by the caller.
     reading: Option<Reading>,
-    batch: [Packet; BATCH],
+    batch: [FramePacket; BATCH],
     next: usize,
     end: usize,
     /// A multi-frame packet is incomplete.
@@ -85,7 +85,7 @@ pub(super) struct Exchange<R> {
     pub(super) calls: u64,
 }
 
-impl<R: Rings> Exchange<R> {
+impl<R: FrameRings> FrameExchange<R> {
     /// Takes over rings of `frames` frames, of which `receive_frames` are for receiving.
     /// Multi-frame packets are sent and received up to `long_bytes`; 0: not at all.
     pub(super) fn new(rings: R, frames: u32, receive_frames: u32, long_bytes: usize) -> Self {
@@ -102,7 +102,7 @@ impl<R: Rings> Exchange<R> {
             staged_packets: Vec::with_capacity(BATCH),
             needs_kick: false,
             reading: None,
-            batch: [Packet::default(); BATCH],
+            batch: [FramePacket::default(); BATCH],
             next: 0,
             end: 0,
             is_inside_split: false,
@@ -194,7 +194,7 @@ impl<R: Rings> Exchange<R> {
             self.rings.bytes(&mut frame)[..part.len()].copy_from_slice(part);
             let (index, length) = (frame.index(), part.len() as u32);
             let has_more = left.peek().is_some();
-            self.staged_packets.push(Packet { index, length, has_more });
+            self.staged_packets.push(FramePacket { index, length, has_more });
             self.staged.push(frame);
         }
     }
@@ -206,7 +206,7 @@ impl<R: Rings> Exchange<R> {
             return self.stage_long(length);
         }
         let Some(frame) = self.room.take() else { return };
-        let packet = Packet { index: frame.index(), length: length as u32, has_more: false };
+        let packet = FramePacket { index: frame.index(), length: length as u32, has_more: false };
         self.staged_packets.push(packet);
         self.staged.push(frame);
     }
@@ -248,12 +248,12 @@ impl<R: Rings> Exchange<R> {
     fn submit_tx(&mut self, taken: usize) {
         if taken == self.staged.len() {
             while let Some(frame) = self.staged.pop() {
-                self.ledger.lend(frame, Holder::Transmit);
+                self.ledger.lend(frame, FrameOwner::Transmit);
             }
             return self.staged_packets.clear();
         }
         for frame in self.staged.drain(..taken) {
-            self.ledger.lend(frame, Holder::Transmit);
+            self.ledger.lend(frame, FrameOwner::Transmit);
         }
         self.staged_packets.drain(..taken);
     }
@@ -264,7 +264,7 @@ impl<R: Rings> Exchange<R> {
         loop {
             let count = self.rings.completed(&mut indices);
             for &index in &indices[..count] {
-                if let Some(frame) = self.ledger.reclaim(index, Holder::Transmit) {
+                if let Some(frame) = self.ledger.reclaim(index, FrameOwner::Transmit) {
                     self.ledger.put_back(frame);
                 }
             }
@@ -293,7 +293,7 @@ impl<R: Rings> Exchange<R> {
             }
             let packet = self.batch[self.next];
             self.next += 1;
-            let Some(frame) = self.ledger.reclaim(packet.index, Holder::Fill) else {
+            let Some(frame) = self.ledger.reclaim(packet.index, FrameOwner::Fill) else {
                 // The packet that this frame belongs to is incomplete.
                 if let Some(long) = &mut self.long {
                     long.is_too_long = true;
@@ -335,7 +335,7 @@ impl<R: Rings> Exchange<R> {
     }
 
     /// Adds one frame of a multi-frame packet. `true`: the packet is complete.
-    fn take_part(&mut self, mut frame: Frame, packet: Packet) -> bool {
+    fn take_part(&mut self, mut frame: XdpFrame, packet: FramePacket) -> bool {
         let is_first = !mem::replace(&mut self.is_inside_split, packet.has_more);
         let mut is_whole = false;
         if let Some(long) = &mut self.long {
@@ -379,16 +379,16 @@ impl<R: Rings> Exchange<R> {
     #[inline(never)]
     fn fill(&mut self) {
         while self.may_fill() {
-            let mut frames: [Option<Frame>; FILL_BATCH as usize] = Default::default();
+            let mut frames: [Option<XdpFrame>; FILL_BATCH as usize] = Default::default();
             let mut indices = [0; FILL_BATCH as usize];
             for (frame, index) in frames.iter_mut().zip(&mut indices) {
                 *frame = self.ledger.take();
-                *index = frame.as_ref().map_or(0, Frame::index);
+                *index = frame.as_ref().map_or(0, XdpFrame::index);
             }
             let taken = self.rings.fill(&indices);
             for (place, frame) in frames.iter_mut().enumerate() {
                 match mem::take(frame) {
-                    Some(frame) if place < taken => self.ledger.lend(frame, Holder::Fill),
+                    Some(frame) if place < taken => self.ledger.lend(frame, FrameOwner::Fill),
                     Some(frame) => self.ledger.put_back(frame),
                     None => {}
                 }
@@ -401,7 +401,7 @@ impl<R: Rings> Exchange<R> {
 }
 
 #[cfg(test)]
-impl<R> Exchange<R> {
+impl<R> FrameExchange<R> {
     pub(super) fn rings(&mut self) -> &mut R {
         &mut self.rings
     }

@@ -10,9 +10,9 @@ use rustix::net::xdp::{
     XdpUmemReg, XdpUmemRegFlags,
 };
 
-use super::frame::Frame;
-use super::mapped::{Mapping, Ring};
-use super::rings::{Packet, Rings};
+use super::frame::XdpFrame;
+use super::mapped::{MappedRing, RingMapping};
+use super::rings::{FramePacket, FrameRings};
 use super::socket::{FRAME_BYTES, HAS_MORE, PACKET_BYTES, kick, wake};
 use crate::forks::EngineFd;
 
@@ -22,13 +22,13 @@ const HEADROOM_BYTES: usize = FRAME_BYTES as usize - PACKET_BYTES;
 /// Frames and rings of a socket that is bound to a queue later.
 #[derive(Debug)]
 pub(super) struct LeasedRings {
-    transmit: Ring<libc::xdp_desc>,
-    receive: Ring<libc::xdp_desc>,
-    fill: Ring<u64>,
-    complete: Ring<u64>,
+    transmit: MappedRing<libc::xdp_desc>,
+    receive: MappedRing<libc::xdp_desc>,
+    fill: MappedRing<u64>,
+    complete: MappedRing<u64>,
     // Closed before the memory goes.
     socket: EngineFd,
-    memory: Mapping,
+    memory: RingMapping,
     /// Offset of the last packet in each frame.
     starts: Box<[u16]>,
 }
@@ -38,8 +38,8 @@ pub(super) struct LeasedRings {
 /// # Errors
 ///
 /// `ENOBUFS`: more memory than this user may lock; retry with fewer frames.
-pub(super) fn register(socket: &OwnedFd, frames: u32) -> io::Result<Mapping> {
-    let memory = Mapping::anonymous(frames as usize * FRAME_BYTES as usize)?;
+pub(super) fn register(socket: &OwnedFd, frames: u32) -> io::Result<RingMapping> {
+    let memory = RingMapping::anonymous(frames as usize * FRAME_BYTES as usize)?;
     let register = XdpUmemReg {
         addr: memory.base() as u64,
         len: memory.bytes() as u64,
@@ -58,15 +58,15 @@ impl LeasedRings {
     /// # Errors
     ///
     /// The kernel's error.
-    pub(super) fn new(socket: &OwnedFd, entries: u32, memory: Mapping) -> io::Result<Self> {
+    pub(super) fn new(socket: &OwnedFd, entries: u32, memory: RingMapping) -> io::Result<Self> {
         let offsets = sockopt::xdp_mmap_offsets(socket)?;
         let fd = socket.as_fd();
         let frames = memory.bytes() / FRAME_BYTES as usize;
         Ok(Self {
-            transmit: Ring::map(fd, &offsets.tx, entries, XDP_PGOFF_TX_RING)?,
-            receive: Ring::map(fd, &offsets.rx, entries, XDP_PGOFF_RX_RING)?,
-            fill: Ring::map(fd, &offsets.fr, entries, XDP_UMEM_PGOFF_FILL_RING)?,
-            complete: Ring::map(fd, &offsets.cr, entries, XDP_UMEM_PGOFF_COMPLETION_RING)?,
+            transmit: MappedRing::map(fd, &offsets.tx, entries, XDP_PGOFF_TX_RING)?,
+            receive: MappedRing::map(fd, &offsets.rx, entries, XDP_PGOFF_RX_RING)?,
+            fill: MappedRing::map(fd, &offsets.fr, entries, XDP_UMEM_PGOFF_FILL_RING)?,
+            complete: MappedRing::map(fd, &offsets.cr, entries, XDP_UMEM_PGOFF_COMPLETION_RING)?,
             socket: EngineFd::new(socket.try_clone()?),
             memory,
             starts: vec![0; frames].into(),
@@ -74,7 +74,7 @@ impl LeasedRings {
     }
 
     /// `length` bytes of a frame from `start`, truncated at its end.
-    fn slice(&mut self, frame: &mut Frame, start: usize, length: usize) -> &mut [u8] {
+    fn slice(&mut self, frame: &mut XdpFrame, start: usize, length: usize) -> &mut [u8] {
         let frame_bytes = FRAME_BYTES as usize;
         let start = start.min(frame_bytes);
         let length = length.min(frame_bytes - start);
@@ -95,12 +95,12 @@ fn addr_of(index: u32) -> u64 {
     u64::from(index) * u64::from(FRAME_BYTES)
 }
 
-impl Rings for LeasedRings {
+impl FrameRings for LeasedRings {
     fn fill(&mut self, indices: &[u32]) -> usize {
         self.fill.put(indices.len(), |at| addr_of(indices[at]))
     }
 
-    fn transmit(&mut self, packets: &[Packet]) -> usize {
+    fn transmit(&mut self, packets: &[FramePacket]) -> usize {
         self.transmit.put(packets.len(), |at| libc::xdp_desc {
             addr: addr_of(packets[at].index) + HEADROOM_BYTES as u64,
             len: packets[at].length,
@@ -112,7 +112,7 @@ impl Rings for LeasedRings {
         self.complete.take(into.len(), |at, addr| into[at] = index_of(addr))
     }
 
-    fn received(&mut self, into: &mut [Packet]) -> usize {
+    fn received(&mut self, into: &mut [FramePacket]) -> usize {
         let starts = &mut self.starts;
         self.receive.take(into.len(), |at, desc| {
             let index = index_of(desc.addr);
@@ -123,7 +123,7 @@ impl Rings for LeasedRings {
                 *known = start;
             }
             let length = if fits { desc.len } else { 0 };
-            into[at] = Packet { index, length, has_more: desc.options & HAS_MORE != 0 };
+            into[at] = FramePacket { index, length, has_more: desc.options & HAS_MORE != 0 };
         })
     }
 
@@ -147,11 +147,11 @@ impl Rings for LeasedRings {
         PACKET_BYTES
     }
 
-    fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
+    fn bytes(&mut self, frame: &mut XdpFrame) -> &mut [u8] {
         self.slice(frame, HEADROOM_BYTES, FRAME_BYTES as usize)
     }
 
-    fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8] {
+    fn packet(&mut self, frame: &mut XdpFrame, length: u32) -> &mut [u8] {
         let start = self.starts[frame.index() as usize];
         self.slice(frame, start.into(), length as usize)
     }

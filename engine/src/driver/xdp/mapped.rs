@@ -19,15 +19,15 @@ const NEED_WAKEUP: u32 = 1;
 
 /// Mapped memory, unmapped on drop.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(super) struct RingMapping {
     base: *mut u8,
     bytes: usize,
 }
 
 // SAFETY: the memory belongs to the value, whichever thread has it.
-unsafe impl Send for Mapping {}
+unsafe impl Send for RingMapping {}
 
-impl Mapping {
+impl RingMapping {
     /// New memory, in whole pages.
     pub(super) fn anonymous(bytes: usize) -> io::Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -55,7 +55,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for RingMapping {
     fn drop(&mut self) {
         // SAFETY: mapped with this size, and nothing refers to it any more. What the kernel still
         // writes to are pages that it holds.
@@ -65,8 +65,8 @@ impl Drop for Mapping {
 
 /// A ring of entries `T`, which are plain integers.
 #[derive(Debug)]
-pub(super) struct Ring<T> {
-    map: Mapping,
+pub(super) struct MappedRing<T> {
+    map: RingMapping,
     producer: usize,
     consumer: usize,
     flags: usize,
@@ -79,7 +79,7 @@ pub(super) struct Ring<T> {
     entry: PhantomData<T>,
 }
 
-impl<T: Copy> Ring<T> {
+impl<T: Copy> MappedRing<T> {
     /// Maps the ring at offset `page` of a socket, of `size` entries, a power of two.
     pub(super) fn map(
         socket: BorrowedFd<'_>,
@@ -103,7 +103,7 @@ impl<T: Copy> Ring<T> {
             return Err(io::Error::other("unsupported ring layout"));
         }
         let bytes = entries + size as usize * size_of::<T>();
-        let map = Mapping::of(socket, bytes, page)?;
+        let map = RingMapping::of(socket, bytes, page)?;
         let (own, seen, entry) = (0, 0, PhantomData);
         Ok(Self { map, producer, consumer, flags, entries, size, own, seen, entry })
     }
@@ -207,12 +207,12 @@ mod tests {
         file
     }
 
-    fn ring(file: &OwnedFd, size: u32) -> Ring<u64> {
-        Ring::map(file.as_fd(), &OFFSETS, size, 0).unwrap()
+    fn ring(file: &OwnedFd, size: u32) -> MappedRing<u64> {
+        MappedRing::map(file.as_fd(), &OFFSETS, size, 0).unwrap()
     }
 
     /// Sets both indices of a fresh ring shortly before they wrap.
-    fn begin_at(ring: &mut Ring<u64>, number: u32) {
+    fn begin_at(ring: &mut MappedRing<u64>, number: u32) {
         ring.number(ring.producer).store(number, Ordering::Relaxed);
         ring.number(ring.consumer).store(number, Ordering::Relaxed);
         (ring.own, ring.seen) = (number, number);
@@ -285,7 +285,7 @@ mod tests {
     fn unknown_ring_layout_is_refused() {
         let file = memory();
         let map = |offsets: XdpRingOffset, size| {
-            Ring::<u64>::map(file.as_fd(), &offsets, size, 0).map(drop)
+            MappedRing::<u64>::map(file.as_fd(), &offsets, size, 0).map(drop)
         };
         map(OFFSETS, 64).unwrap();
         map(OFFSETS, 63).unwrap_err();

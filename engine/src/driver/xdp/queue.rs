@@ -11,11 +11,11 @@ use rustix::net::sockopt;
 use super::any_rings::AnyRings;
 use super::busy_poll::BusyPoll;
 use super::destinations::Destinations;
-use super::exchange::Exchange;
+use super::exchange::FrameExchange;
 use super::headers::{BYTES_MAX, ETHERNET_BYTES, header_bytes};
 use super::parse::{RejectCounts, datagram};
 use super::queue_lease::{Acquired, MultiFrame, QueueLease, QueueRequest, Source, acquire};
-use super::routes::{Link, Routes};
+use super::routes::{NicLink, XdpRoutes};
 use super::socket::PACKET_BYTES;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverCounters, TxFlags};
 use crate::driver::traits::{FrameDrops, FrameFigures};
@@ -33,13 +33,13 @@ pub(super) const SINGLE_BYTES_MAX: usize = PACKET_BYTES - BYTES_MAX - 8;
 pub(super) struct XdpQueue {
     // Dropped before the socket, so that nothing is redirected to a closed one.
     lease: QueueLease,
-    exchange: Exchange<AnyRings>,
+    exchange: FrameExchange<AnyRings>,
     frames: u32,
     nic: u32,
     busy_poll: Option<BusyPoll>,
     is_long: bool,
-    routes: Routes,
-    link: Link,
+    routes: XdpRoutes,
+    link: NicLink,
     destinations: Destinations,
     local: SocketAddr,
     header_bytes: usize,
@@ -68,7 +68,7 @@ impl XdpQueue {
     ) -> Result<Self, String> {
         let nic = nic_of(local)?;
         let mut routes =
-            Routes::open().map_err(|error| format!("cannot open a netlink socket: {error}"))?;
+            XdpRoutes::open().map_err(|error| format!("cannot open a netlink socket: {error}"))?;
         let link = routes.link(nic).map_err(|error| format!("cannot query the NIC: {error}"))?;
         if !link.is_up {
             return Err("the NIC is down".to_owned());
@@ -313,8 +313,8 @@ fn nic_of(local: SocketAddr) -> Result<u32, String> {
 }
 
 /// The limits of sent packets: the NIC's MTU, and a frame if packets may not be longer.
-fn link_of(link: Link, is_long: bool) -> Link {
+fn link_of(link: NicLink, is_long: bool) -> NicLink {
     let single = (PACKET_BYTES - ETHERNET_BYTES) as u32;
     let mtu = if is_long { link.mtu } else { link.mtu.min(single) };
-    Link { mtu, ..link }
+    NicLink { mtu, ..link }
 }

@@ -12,10 +12,10 @@ use ringrail_xdp::{AttachMode, Claim, ClaimError, JoinError, Missing, Nic};
 use socket2::SockRef;
 
 use super::any_rings::AnyRings;
-use super::exchange::Exchange;
+use super::exchange::FrameExchange;
 use super::headers::BYTES_MAX;
 use super::leased_rings::{LeasedRings, register};
-use super::mapped::Mapping;
+use super::mapped::RingMapping;
 use super::socket::{BUSY_FOR, Copying, XskRings};
 use crate::driver::traits::DATAGRAM_BYTES_MAX;
 use crate::forks::Registration;
@@ -125,7 +125,7 @@ pub(super) struct QueueRequest<'a> {
 /// A lease, and its rings.
 pub(super) struct Acquired {
     pub(super) lease: QueueLease,
-    pub(super) exchange: Exchange<AnyRings>,
+    pub(super) exchange: FrameExchange<AnyRings>,
     pub(super) frames: u32,
     /// Packets may take several frames.
     pub(super) is_long: bool,
@@ -204,7 +204,7 @@ fn take_queue(
                     continue;
                 }
             };
-            let exchange = Exchange::new(AnyRings::Own(rings), frames, frames / 2, long_bytes);
+            let exchange = FrameExchange::new(AnyRings::Own(rings), frames, frames / 2, long_bytes);
             match nic.claim(queue, request.local, exchange.fd()) {
                 Ok(claim) => {
                     let descriptors = nic.descriptors().into_iter();
@@ -251,7 +251,7 @@ fn lease_from_helper(request: &QueueRequest<'_>, helper: &Path) -> Result<Acquir
     let (memory, frames) = register_most(&leased, frames).map_err(os)?;
     let rings = LeasedRings::new(&leased, entries, memory).map_err(os)?;
     drop(leased);
-    let exchange = Exchange::new(AnyRings::Leased(rings), frames, frames / 2, 0);
+    let exchange = FrameExchange::new(AnyRings::Leased(rings), frames, frames / 2, 0);
     let queues = offer.queues();
     // Busy queues are not waited for if there are several.
     let deadline = (is_patient && queues == 1).then(|| Instant::now() + BUSY_FOR);
@@ -283,7 +283,7 @@ fn lease_from_helper(request: &QueueRequest<'_>, helper: &Path) -> Result<Acquir
 }
 
 /// Memory for as many frames as this user may lock, up to `frames`, and how many these are.
-fn register_most(leased: &OwnedFd, mut frames: u32) -> io::Result<(Mapping, u32)> {
+fn register_most(leased: &OwnedFd, mut frames: u32) -> io::Result<(RingMapping, u32)> {
     loop {
         match register(leased, frames) {
             Ok(memory) => return Ok((memory, frames)),

@@ -6,11 +6,11 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use super::frame::Frame;
+use super::frame::XdpFrame;
 
 /// A frame that holds a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Packet {
+pub(super) struct FramePacket {
     /// Index of the frame.
     pub(super) index: u32,
     /// Length of the packet in bytes.
@@ -23,19 +23,19 @@ pub(super) struct Packet {
 ///
 /// The caller keeps the ownership of frames in a [`super::frame::Ledger`], and validates indices
 /// that the rings return.
-pub(super) trait Rings {
+pub(super) trait FrameRings {
     /// Adds frames to the fill ring; returns how many of the first the kernel took.
     fn fill(&mut self, indices: &[u32]) -> usize;
 
     /// Adds packets to the transmit ring, each from the first byte of [`Self::bytes`]; returns how
     /// many of the first the kernel took.
-    fn transmit(&mut self, packets: &[Packet]) -> usize;
+    fn transmit(&mut self, packets: &[FramePacket]) -> usize;
 
     /// Reads the completion ring into the front of `into`; returns how many frames.
     fn completed(&mut self, into: &mut [u32]) -> usize;
 
     /// Reads the receive ring into the front of `into`; returns how many frames.
-    fn received(&mut self, into: &mut [Packet]) -> usize;
+    fn received(&mut self, into: &mut [FramePacket]) -> usize;
 
     /// Whether [`Self::received`] would find something.
     fn has_received(&mut self) -> bool;
@@ -53,10 +53,10 @@ pub(super) trait Rings {
     fn frame_bytes(&self) -> usize;
 
     /// The writable part of a frame.
-    fn bytes(&mut self, frame: &mut Frame) -> &mut [u8];
+    fn bytes(&mut self, frame: &mut XdpFrame) -> &mut [u8];
 
     /// The packet received in a frame, of `length` bytes.
-    fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8];
+    fn packet(&mut self, frame: &mut XdpFrame, length: u32) -> &mut [u8];
 
     /// The descriptor to watch for received packets.
     fn fd(&self) -> RawFd;

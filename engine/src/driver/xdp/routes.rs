@@ -16,7 +16,7 @@ use crate::netlink::{NetlinkSocket, Question, family, is_no_way, look_up, odd_an
 
 /// State of a NIC.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Link {
+pub(super) struct NicLink {
     pub(super) mac: Mac,
     /// Bytes of a packet without its Ethernet header.
     pub(super) mtu: u32,
@@ -47,9 +47,9 @@ pub(super) enum Resolution {
 
 /// Route queries.
 #[derive(Debug)]
-pub(super) struct Routes(NetlinkSocket);
+pub(super) struct XdpRoutes(NetlinkSocket);
 
-impl Routes {
+impl XdpRoutes {
     /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Routes {
     /// # Errors
     ///
     /// `NotFound` without such a NIC; another error of the kernel, or a NIC without Ethernet.
-    pub(super) fn link(&mut self, nic: u32) -> io::Result<Link> {
+    pub(super) fn link(&mut self, nic: u32) -> io::Result<NicLink> {
         let mut message = LinkMessage::default();
         message.header.index = nic;
         let answer = self.0.ask(RouteNetlinkMessage::GetLink(message))?;
@@ -79,7 +79,7 @@ impl Routes {
         }
         let is_up = link.header.flags.contains(LinkFlags::Up);
         match (mac, mtu) {
-            (Some(mac), Some(mtu)) => Ok(Link { mac, mtu, is_up }),
+            (Some(mac), Some(mtu)) => Ok(NicLink { mac, mtu, is_up }),
             _ => Err(io::Error::other("the NIC has no Ethernet address")),
         }
     }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn local_addresses_are_not_reached_by_frames() {
-        let mut routes = Routes::open().unwrap();
+        let mut routes = XdpRoutes::open().unwrap();
         let localhost = "127.0.0.1".parse().unwrap();
         for _ in 0..3 {
             let way = routes.resolve(1, localhost, "127.0.0.2:9".parse().unwrap()).unwrap();

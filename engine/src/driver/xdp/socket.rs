@@ -16,8 +16,8 @@ use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue, Umem};
 
 use super::super::calls;
 use super::exchange::BATCH;
-use super::frame::Frame;
-use super::rings::{Packet, Rings};
+use super::frame::XdpFrame;
+use super::rings::{FramePacket, FrameRings};
 use crate::forks::Registration;
 
 /// Bytes of a frame: one page, the longest that the kernel takes without huge pages.
@@ -130,7 +130,7 @@ impl XskRings {
 impl XskRings {
     /// The descriptor of a packet to be sent.
     #[inline]
-    fn described(&self, packet: &Packet) -> FrameDesc {
+    fn described(&self, packet: &FramePacket) -> FrameDesc {
         let mut desc = self.whole[packet.index as usize];
         desc.set_options(if packet.has_more { HAS_MORE } else { 0 });
         // SAFETY: the frame is the caller's, which is about to submit it; the slice is not used.
@@ -190,7 +190,7 @@ fn index_of(desc: &FrameDesc) -> u32 {
     (desc.addr() / FRAME_BYTES as usize) as u32
 }
 
-impl Rings for XskRings {
+impl FrameRings for XskRings {
     fn fill(&mut self, indices: &[u32]) -> usize {
         let room = self.fill.nb_free(indices.len() as u32) as usize;
         let count = indices.len().min(room).min(BATCH);
@@ -202,7 +202,7 @@ impl Rings for XskRings {
     }
 
     #[inline]
-    fn transmit(&mut self, packets: &[Packet]) -> usize {
+    fn transmit(&mut self, packets: &[FramePacket]) -> usize {
         if let [packet] = packets {
             let desc = self.described(packet);
             // SAFETY: the caller owned this frame of this memory and lends it.
@@ -228,7 +228,7 @@ impl Rings for XskRings {
     }
 
     #[inline]
-    fn received(&mut self, into: &mut [Packet]) -> usize {
+    fn received(&mut self, into: &mut [FramePacket]) -> usize {
         let limit = into.len().min(BATCH);
         // SAFETY: what comes back is booked by the caller before anything is made of it.
         let count = unsafe { self.receive.consume(&mut self.descs[..limit]) };
@@ -241,7 +241,7 @@ impl Rings for XskRings {
             if let Some(packet) = self.packets.get_mut(index as usize) {
                 *packet = *desc;
             }
-            *place = Packet { index, length, has_more: desc.has_more_frames() };
+            *place = FramePacket { index, length, has_more: desc.has_more_frames() };
         }
         count
     }
@@ -270,7 +270,7 @@ impl Rings for XskRings {
     }
 
     #[inline]
-    fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
+    fn bytes(&mut self, frame: &mut XdpFrame) -> &mut [u8] {
         let desc = &mut self.whole[frame.index() as usize];
         // SAFETY: the owner of the handle owns the frame, and it is borrowed exclusively.
         let mut data = unsafe { self.umem.data_mut(desc) };
@@ -283,7 +283,7 @@ impl Rings for XskRings {
     }
 
     #[inline]
-    fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8] {
+    fn packet(&mut self, frame: &mut XdpFrame, length: u32) -> &mut [u8] {
         let desc = &mut self.packets[frame.index() as usize];
         // SAFETY: the owner of the handle owns the frame, and it is borrowed exclusively; the
         // address is inside it (`received`).

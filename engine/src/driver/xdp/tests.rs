@@ -7,9 +7,9 @@ use std::os::fd::RawFd;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::exchange::Exchange;
-use super::frame::Frame;
-use super::rings::{Packet, Rings};
+use super::exchange::FrameExchange;
+use super::frame::XdpFrame;
+use super::rings::{FramePacket, FrameRings};
 
 const FRAME_BYTES: usize = 64;
 
@@ -22,9 +22,9 @@ struct Model {
     is_owned: Vec<bool>,
     fill_room: usize,
     to_fill: VecDeque<u32>,
-    came_in: VecDeque<Packet>,
+    came_in: VecDeque<FramePacket>,
     transmit_room: usize,
-    to_send: VecDeque<Packet>,
+    to_send: VecDeque<FramePacket>,
     under_way: Vec<u32>,
     completed: VecDeque<u32>,
     /// Bytes of sent packets, in order.
@@ -86,7 +86,7 @@ impl Model {
             if is_split {
                 for has_more in [true, false] {
                     let index = self.to_fill.pop_front().unwrap();
-                    self.came_in.push_back(Packet { index, length: 8, has_more });
+                    self.came_in.push_back(FramePacket { index, length: 8, has_more });
                 }
                 continue;
             }
@@ -95,7 +95,7 @@ impl Model {
             let number = self.next_number;
             self.memory[index as usize][..8].copy_from_slice(&number.to_le_bytes());
             self.arrived.push_back(number);
-            self.came_in.push_back(Packet { index, length: 8, has_more: false });
+            self.came_in.push_back(FramePacket { index, length: 8, has_more: false });
         }
     }
 
@@ -112,7 +112,7 @@ impl Model {
     }
 }
 
-impl Rings for Model {
+impl FrameRings for Model {
     fn fill(&mut self, indices: &[u32]) -> usize {
         let room = self.fill_room.saturating_sub(self.to_fill.len());
         let taken = self.part(indices.len()).min(room);
@@ -123,7 +123,7 @@ impl Rings for Model {
         taken
     }
 
-    fn transmit(&mut self, packets: &[Packet]) -> usize {
+    fn transmit(&mut self, packets: &[FramePacket]) -> usize {
         let room = self.transmit_room.saturating_sub(self.to_send.len());
         let taken = self.part(packets.len()).min(room);
         for packet in &packets[..taken] {
@@ -151,7 +151,7 @@ impl Rings for Model {
         count
     }
 
-    fn received(&mut self, into: &mut [Packet]) -> usize {
+    fn received(&mut self, into: &mut [FramePacket]) -> usize {
         let count = self.came_in.len().min(into.len());
         for place in &mut into[..count] {
             *place = self.came_in.pop_front().unwrap();
@@ -196,12 +196,12 @@ impl Rings for Model {
         FRAME_BYTES
     }
 
-    fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
+    fn bytes(&mut self, frame: &mut XdpFrame) -> &mut [u8] {
         assert!(!self.is_owned[frame.index() as usize], "{frame:?} is written while it is owned");
         &mut self.memory[frame.index() as usize]
     }
 
-    fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8] {
+    fn packet(&mut self, frame: &mut XdpFrame, length: u32) -> &mut [u8] {
         assert!(!self.is_owned[frame.index() as usize], "{frame:?} is read while it is owned");
         &mut self.memory[frame.index() as usize][..length as usize]
     }
@@ -217,7 +217,7 @@ fn drive(seed: u64, operations: u64, is_lying: bool) {
     let mut random = StdRng::seed_from_u64(seed ^ 0x5eed);
     let mut model = Model::new(seed, FRAMES as usize);
     model.is_lying = is_lying;
-    let mut exchange = Exchange::new(model, FRAMES, 40, 0);
+    let mut exchange = FrameExchange::new(model, FRAMES, 40, 0);
     let mut staged = VecDeque::new();
     let mut number = 0u64;
     let mut failures = 0;
@@ -272,7 +272,7 @@ fn drive(seed: u64, operations: u64, is_lying: bool) {
 }
 
 /// With nothing outstanding every frame is free or in the fill ring.
-fn settle(exchange: &mut Exchange<Model>, frames: u32) {
+fn settle(exchange: &mut FrameExchange<Model>, frames: u32) {
     exchange.rings().is_down = false;
     for _ in 0..1000 {
         exchange.flush().unwrap();
@@ -315,7 +315,7 @@ fn long_packet(number: u64, length: usize) -> Vec<u8> {
 #[test]
 fn multi_frame_packets_round_trip() {
     const LONG: usize = 3 * FRAME_BYTES - 10;
-    let mut exchange = Exchange::new(Model::new(5, 96), 96, 40, LONG);
+    let mut exchange = FrameExchange::new(Model::new(5, 96), 96, 40, LONG);
     (exchange.rings().transmit_room, exchange.rings().fill_room) = (96, 96);
     exchange.rings().is_idle = true;
     exchange.refill();
@@ -330,14 +330,14 @@ fn multi_frame_packets_round_trip() {
             exchange.flush().unwrap();
         }
         let model = exchange.rings();
-        let parts: Vec<Packet> = model.to_send.drain(..).collect();
+        let parts: Vec<FramePacket> = model.to_send.drain(..).collect();
         assert_eq!(parts.len(), length.div_ceil(FRAME_BYTES), "{length}");
         assert!(parts.iter().rev().skip(1).all(|part| part.has_more));
         assert!(!parts[parts.len() - 1].has_more);
         for part in &parts {
             let into = model.to_fill.pop_front().expect("frames to receive into");
             model.memory[into as usize] = model.memory[part.index as usize];
-            model.came_in.push_back(Packet { index: into, ..*part });
+            model.came_in.push_back(FramePacket { index: into, ..*part });
             model.completed.push_back(part.index);
         }
         assert_eq!(exchange.receive().map(|bytes| bytes.to_vec()), Some(packet), "{number}");
@@ -348,7 +348,7 @@ fn multi_frame_packets_round_trip() {
     for has_more in [true, true, true, false] {
         let model = exchange.rings();
         let index = model.to_fill.pop_front().unwrap();
-        model.came_in.push_back(Packet { index, length: FRAME_BYTES as u32, has_more });
+        model.came_in.push_back(FramePacket { index, length: FRAME_BYTES as u32, has_more });
     }
     assert!(exchange.receive().is_none());
     assert_eq!(exchange.split, 1);
@@ -359,7 +359,7 @@ fn multi_frame_packets_round_trip() {
 /// A batch holds whole packets only, and receiving keeps its frames.
 #[test]
 fn multi_frame_packets_leave_receive_frames_alone() {
-    let mut exchange = Exchange::new(Model::new(6, 96), 96, 40, 3 * FRAME_BYTES);
+    let mut exchange = FrameExchange::new(Model::new(6, 96), 96, 40, 3 * FRAME_BYTES);
     let mut staged = 0;
     while exchange.room().is_some() {
         exchange.stage(3 * FRAME_BYTES);
@@ -372,7 +372,7 @@ fn multi_frame_packets_leave_receive_frames_alone() {
 
 #[test]
 fn transmit_does_not_starve_receive() {
-    let mut exchange = Exchange::new(Model::new(3, 96), 96, 40, 0);
+    let mut exchange = FrameExchange::new(Model::new(3, 96), 96, 40, 0);
     exchange.rings().transmit_room = 96;
     let mut staged = 0;
     while exchange.room().is_some() {

@@ -116,8 +116,8 @@ fn hostile_layouts_are_errors() {
         (segments(&[(8, 8), (4, 0), (0, 8)]), Ok(16), Ok(16)),
     ];
     for (layout, send, recv) in cases {
-        assert_eq!(layout.check(16, Purpose::Send), send, "send of {layout:?}");
-        assert_eq!(layout.check(16, Purpose::Recv), recv, "receive of {layout:?}");
+        assert_eq!(layout.check(16, ShapePurpose::Send), send, "send of {layout:?}");
+        assert_eq!(layout.check(16, ShapePurpose::Recv), recv, "receive of {layout:?}");
         let mut buffer = Buffer::shaped(vec![0; 16], layout);
         let message = buffer.shape_for_send().map(|shape| shape.len());
         assert_eq!(message, send, "{buffer:?}");

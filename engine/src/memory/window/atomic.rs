@@ -18,7 +18,7 @@ use super::{Window, unmapped};
 use crate::wire::atomic_op::{AtomicOp, Datatype};
 
 /// Elements in memory, and what is done to each.
-struct Request<'a> {
+struct AtomicRequest<'a> {
     /// The first element.
     at: *mut u8,
     count: usize,
@@ -69,7 +69,7 @@ impl Window {
                 .map_err(|fault| fault.behind(offset))?;
         }
         let count = len / datatype.size();
-        let request = Request { at, count, op, operands, compare, fetched };
+        let request = AtomicRequest { at, count, op, operands, compare, fetched };
         // SAFETY: `count` elements of this type lie in the window, aligned, and are mapped: always,
         // or by `populate`, for as long as the program keeps to what `unmapped` asks of it.
         unsafe { request.run(datatype) };
@@ -77,7 +77,7 @@ impl Window {
     }
 }
 
-impl Request<'_> {
+impl AtomicRequest<'_> {
     /// # Safety
     ///
     /// The elements are as [`Element::at`] wants them.

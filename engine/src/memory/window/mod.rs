@@ -45,11 +45,11 @@ pub(crate) struct Window {
     /// The first byte; in an unmapped window an address and no more.
     base: *mut u8,
     len: usize,
-    memory: Memory,
+    memory: WindowMemory,
 }
 
 /// Whose memory it is.
-enum Memory {
+enum WindowMemory {
     /// Of the window alone, unmapped with it.
     Own { _mapping: Mapping },
     /// Of a buffer that was moved in, and can be had back.
@@ -87,7 +87,7 @@ impl Window {
             let _ = mapping.advise(Advice::LinuxHugepage);
         }
         let base = mapping.base().as_ptr();
-        Ok(Self { base, len: bytes, memory: Memory::Own { _mapping: mapping } })
+        Ok(Self { base, len: bytes, memory: WindowMemory::Own { _mapping: mapping } })
     }
 
     /// The memory of a buffer, with what is in it.
@@ -97,7 +97,7 @@ impl Window {
     /// Gives the buffer back when it is a list or shaped: a window is one piece.
     pub(crate) fn from_buffer(mut buffer: Buffer) -> Result<Self, Buffer> {
         let Some(Span { ptr, len }) = buffer.span() else { return Err(buffer) };
-        Ok(Self { base: ptr, len, memory: Memory::Buffer(buffer) })
+        Ok(Self { base: ptr, len, memory: WindowMemory::Buffer(buffer) })
     }
 
     /// The buffer again that this window was made of, with what is in it now.
@@ -107,7 +107,7 @@ impl Window {
     /// Gives the window back when it was not made by [`Self::from_buffer`].
     pub(crate) fn into_buffer(self) -> Result<Buffer, Self> {
         match self.memory {
-            Memory::Buffer(buffer) => Ok(buffer),
+            WindowMemory::Buffer(buffer) => Ok(buffer),
             memory => Err(Self { memory, ..self }),
         }
     }
@@ -122,7 +122,7 @@ impl Window {
     /// MPI).
     pub(crate) unsafe fn from_raw(ptr: *mut u8, len: usize) -> Self {
         debug_assert!(ptr.addr().checked_add(len).is_some());
-        Self { base: ptr, len, memory: Memory::Borrowed }
+        Self { base: ptr, len, memory: WindowMemory::Borrowed }
     }
 
     /// A range of addresses that may not be mapped, or not yet, or no longer: MPI's dynamic windows
@@ -144,7 +144,7 @@ impl Window {
     /// otherwise, except as [`Self::from_raw`] allows.
     pub(crate) unsafe fn unmapped(base: *mut u8, len: usize) -> Self {
         let len = len.min(usize::MAX - base.addr());
-        Self { base, len, memory: Memory::Unmapped }
+        Self { base, len, memory: WindowMemory::Unmapped }
     }
 
     /// The length in bytes.
@@ -156,12 +156,12 @@ impl Window {
     /// Whether the memory has another owner, which may unmap it once the window is reported as
     /// ended.
     pub(crate) fn is_borrowed(&self) -> bool {
-        matches!(self.memory, Memory::Borrowed)
+        matches!(self.memory, WindowMemory::Borrowed)
     }
 
     #[inline]
     fn is_unmapped(&self) -> bool {
-        matches!(self.memory, Memory::Unmapped)
+        matches!(self.memory, WindowMemory::Unmapped)
     }
 
     /// Where `len` bytes at `offset` lie, if they lie inside.
@@ -272,10 +272,10 @@ impl Window {
 impl fmt::Debug for Window {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let memory = match &self.memory {
-            Memory::Own { .. } => "own",
-            Memory::Buffer(_) => "buffer",
-            Memory::Borrowed => "borrowed",
-            Memory::Unmapped => "unmapped",
+            WindowMemory::Own { .. } => "own",
+            WindowMemory::Buffer(_) => "buffer",
+            WindowMemory::Borrowed => "borrowed",
+            WindowMemory::Unmapped => "unmapped",
         };
         out.debug_struct("Window")
             .field("base", &self.base)

@@ -12,7 +12,7 @@ use super::error::Fault;
 
 /// Which way the kernel copies.
 #[derive(Clone, Copy)]
-enum Way {
+enum CopyWay {
     /// From `local` to the address.
     To,
     /// From the address to `local`.
@@ -22,7 +22,7 @@ enum Way {
 /// Copies `bytes` to an address. Offsets of faults count from there.
 pub(super) fn store(address: usize, bytes: &[u8]) -> Result<(), Fault> {
     // SAFETY: the kernel only reads from `bytes`.
-    let copied = unsafe { copy(Way::To, address, bytes.as_ptr().cast_mut(), bytes.len()) };
+    let copied = unsafe { copy(CopyWay::To, address, bytes.as_ptr().cast_mut(), bytes.len()) };
     // What this thread stores later comes after these bytes.
     fence(Ordering::Release);
     copied
@@ -31,7 +31,7 @@ pub(super) fn store(address: usize, bytes: &[u8]) -> Result<(), Fault> {
 /// Copies from an address. Offsets of faults count from there.
 pub(super) fn load(address: usize, into: &mut [u8]) -> Result<(), Fault> {
     // SAFETY: `into` is borrowed exclusively.
-    let copied = unsafe { copy(Way::From, address, into.as_mut_ptr(), into.len()) };
+    let copied = unsafe { copy(CopyWay::From, address, into.as_mut_ptr(), into.len()) };
     fence(Ordering::Acquire);
     copied
 }
@@ -40,7 +40,7 @@ pub(super) fn load(address: usize, into: &mut [u8]) -> Result<(), Fault> {
 ///
 /// `local` has `len` bytes: readable, and where the kernel copies from the address exclusively the
 /// caller's. What is at the address is as [`super::Window::unmapped`] wants it.
-unsafe fn copy(way: Way, address: usize, local: *mut u8, len: usize) -> Result<(), Fault> {
+unsafe fn copy(way: CopyWay, address: usize, local: *mut u8, len: usize) -> Result<(), Fault> {
     // Of this process, also after a fork: asked each time.
     let process = getpid().as_raw_nonzero().get();
     let mut done = 0;
@@ -52,10 +52,10 @@ unsafe fn copy(way: Way, address: usize, local: *mut u8, len: usize) -> Result<(
         // The kernel checks what is at `there`, and the caller answers for it.
         let copied = unsafe {
             match way {
-                Way::To => {
+                CopyWay::To => {
                     libc::process_vm_writev(process, &raw const here, 1, &raw const there, 1, 0)
                 }
-                Way::From => {
+                CopyWay::From => {
                     libc::process_vm_readv(process, &raw const here, 1, &raw const there, 1, 0)
                 }
             }

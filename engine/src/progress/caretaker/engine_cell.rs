@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-use super::handover::{Handover, Step, Taken};
+use super::handover::{BackgroundGuard, Handover, OwnerStep};
 use super::{Cared, Membership};
 use crate::driver::AnyDriver;
 use crate::driver::traits::{Driver, LaneKey};
@@ -22,7 +22,7 @@ use crate::proto::table::Id;
 use crate::types::Error;
 
 /// State shared by the owner and the background thread.
-pub(super) struct Place {
+pub(super) struct CellState {
     handover: Handover,
     engine: UnsafeCell<Option<Engine>>,
     /// Descriptors that become readable on events.
@@ -35,11 +35,11 @@ pub(super) struct Place {
 // sees the effects of the other. Any thread may access all of it: `EngineCell::new` makes it of an
 // `EngineState` and a driver that are both `Send`, and everything else in an engine is plain data.
 // Only the owner inserts and removes it, so that it also ends on its owner's thread.
-unsafe impl Send for Place {}
+unsafe impl Send for CellState {}
 // SAFETY: as above.
-unsafe impl Sync for Place {}
+unsafe impl Sync for CellState {}
 
-impl Cared for Place {
+impl Cared for CellState {
     fn steps(&self) -> u64 {
         self.handover.steps()
     }
@@ -76,13 +76,13 @@ impl Cared for Place {
     }
 }
 
-impl Closable for Place {
+impl Closable for CellState {
     fn close_in_child(&self) {
         self.handover.shut();
     }
 }
 
-impl Place {
+impl CellState {
     /// Enters for the background thread, unless the owner is inside or the engine was removed.
     fn take(&self) -> Option<Guest<'_>> {
         let taken = self.handover.take()?;
@@ -96,13 +96,13 @@ impl Place {
 struct Guest<'a> {
     // Dropped first.
     engine: &'a mut Engine,
-    _taken: Taken<'a>,
+    _taken: BackgroundGuard<'a>,
 }
 
 /// The owner's handle on an engine: a `RefCell` that the background thread may borrow meanwhile, at
 /// the same cost per borrow. Neither `Send` nor `Sync`.
 pub struct EngineCell {
-    place: Arc<Place>,
+    place: Arc<CellState>,
     /// Registers it with the background thread; `None`: there is none.
     membership: Option<Membership>,
     /// Process of the engine; a child of `fork` has an unusable copy.
@@ -138,7 +138,7 @@ impl EngineCell {
         engine.state.core.set_answers(true);
         let wake_fds = engine.wake_fds.share(&engine.state, &engine.driver);
         let is_shared = !wake_fds.current().is_empty();
-        let place = Arc::new(Place {
+        let place = Arc::new(CellState {
             handover: Handover::new(is_shared),
             engine: UnsafeCell::new(Some(engine)),
             wake_fds,
@@ -157,7 +157,7 @@ impl EngineCell {
 
     /// Borrows the engine until the guard is dropped. Panics if the owner has borrowed it already.
     #[inline]
-    pub(crate) fn borrow_mut(&self) -> Inside<'_> {
+    pub(crate) fn borrow_mut(&self) -> OwnerGuard<'_> {
         match self.try_borrow_mut() {
             Some(inside) => inside,
             None => panic!("{}", self.refusal()),
@@ -170,7 +170,7 @@ impl EngineCell {
     ///
     /// [`Error::Misuse`] in a child of `fork`.
     #[inline]
-    pub(crate) fn enter(&self) -> Result<Inside<'_>, Error> {
+    pub(crate) fn enter(&self) -> Result<OwnerGuard<'_>, Error> {
         match self.try_borrow_mut() {
             Some(inside) => Ok(inside),
             None => Err(self.refuse()),
@@ -240,19 +240,19 @@ impl EngineCell {
 
     /// Borrows the engine; `None` if the owner has borrowed it already.
     #[inline]
-    pub(crate) fn try_borrow_mut(&self) -> Option<Inside<'_>> {
+    pub(crate) fn try_borrow_mut(&self) -> Option<OwnerGuard<'_>> {
         if self.place.handover.is_inside() {
             return None;
         }
-        if self.place.handover.enter() == Step::Wake {
+        if self.place.handover.enter() == OwnerStep::Wake {
             self.wake();
         }
-        Some(Inside { cell: self })
+        Some(OwnerGuard { cell: self })
     }
 
     /// Borrows the engine as [`Self::try_borrow_mut`] does, for handles that are dropped: those
     /// inherited by a child of `fork` do not access the engine.
-    pub(crate) fn borrow_to_let_go(&self) -> Option<Inside<'_>> {
+    pub(crate) fn borrow_to_let_go(&self) -> Option<OwnerGuard<'_>> {
         if self.is_inherited() { None } else { self.try_borrow_mut() }
     }
 
@@ -334,11 +334,11 @@ impl Drop for EngineCell {
 }
 
 /// The owner is inside until this is dropped.
-pub(crate) struct Inside<'a> {
+pub(crate) struct OwnerGuard<'a> {
     cell: &'a EngineCell,
 }
 
-impl Deref for Inside<'_> {
+impl Deref for OwnerGuard<'_> {
     type Target = Engine;
 
     #[inline]
@@ -349,7 +349,7 @@ impl Deref for Inside<'_> {
     }
 }
 
-impl DerefMut for Inside<'_> {
+impl DerefMut for OwnerGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Engine {
         // SAFETY: as for `deref`, and the guard is borrowed exclusively.
@@ -357,13 +357,13 @@ impl DerefMut for Inside<'_> {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for OwnerGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         match self.cell.place.handover.leave() {
-            Step::Done => {}
-            Step::Wake => self.cell.wake(),
-            Step::Deferred => {
+            OwnerStep::Done => {}
+            OwnerStep::Wake => self.cell.wake(),
+            OwnerStep::Deferred => {
                 self.cell.wake();
                 self.cell.give_up_dropped();
             }

@@ -46,7 +46,7 @@ pub(crate) struct Handover {
 /// What the owner has to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub(crate) enum Step {
+pub(crate) enum OwnerStep {
     /// Continue.
     Done,
     /// Wake the background thread, and continue.
@@ -57,12 +57,12 @@ pub(crate) enum Step {
 
 /// The background thread is inside until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Taken<'a> {
+pub(crate) struct BackgroundGuard<'a> {
     handover: &'a Handover,
     _turn: MutexGuard<'a, ()>,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for BackgroundGuard<'_> {
     fn drop(&mut self) {
         self.handover.word.fetch_and(!WANTED, Ordering::Release);
     }
@@ -86,22 +86,22 @@ impl Handover {
     /// Enters as the owner, which must not be inside. Waits for a turn of the background thread to
     /// end.
     #[inline]
-    pub(crate) fn enter(&self) -> Step {
+    pub(crate) fn enter(&self) -> OwnerStep {
         let seq = self.seq.load(Ordering::Relaxed);
         debug_assert!(seq.is_multiple_of(2), "the owner is inside already");
         self.seq.store(seq + 1, Ordering::Relaxed);
         if !self.is_shared {
-            return Step::Done;
+            return OwnerStep::Done;
         }
         sync::owner_fence();
         if self.word.load(Ordering::Acquire) == 0 {
-            return Step::Done;
+            return OwnerStep::Done;
         }
         self.enter_slowly(seq)
     }
 
     #[cold]
-    fn enter_slowly(&self, seq: u64) -> Step {
+    fn enter_slowly(&self, seq: u64) -> OwnerStep {
         // Back out: the background thread may be inside, or about to check.
         self.seq.store(seq, Ordering::Release);
         // A background thread that panicked has left as well.
@@ -110,12 +110,12 @@ impl Handover {
         let word = self.word.fetch_and(!PARKED, Ordering::AcqRel);
         // The next holder of the turn sees that the owner is inside.
         drop(turn);
-        if word & PARKED == 0 { Step::Done } else { Step::Wake }
+        if word & PARKED == 0 { OwnerStep::Done } else { OwnerStep::Wake }
     }
 
     /// Leaves as the owner.
     #[inline]
-    pub(crate) fn leave(&self) -> Step {
+    pub(crate) fn leave(&self) -> OwnerStep {
         let seq = self.seq.load(Ordering::Relaxed);
         debug_assert!(!seq.is_multiple_of(2), "the owner is not inside");
         self.seq.store(seq + 1, Ordering::Release);
@@ -123,22 +123,22 @@ impl Handover {
             sync::owner_fence();
         }
         if self.word.load(Ordering::Relaxed) & (PARKED | DEFERRED) == 0 {
-            return Step::Done;
+            return OwnerStep::Done;
         }
         self.unpark()
     }
 
     #[cold]
-    fn unpark(&self) -> Step {
+    fn unpark(&self) -> OwnerStep {
         let word = self.word.fetch_and(!(PARKED | DEFERRED), Ordering::AcqRel);
         match word & (PARKED | DEFERRED) {
-            0 => Step::Done,
-            PARKED => Step::Wake,
-            _ => Step::Deferred,
+            0 => OwnerStep::Done,
+            PARKED => OwnerStep::Wake,
+            _ => OwnerStep::Deferred,
         }
     }
 
-    /// To be called by the owner: its next [`Self::leave`] answers [`Step::Deferred`].
+    /// To be called by the owner: its next [`Self::leave`] answers [`OwnerStep::Deferred`].
     #[cold]
     pub(crate) fn defer(&self) {
         self.word.fetch_or(DEFERRED, Ordering::Relaxed);
@@ -158,11 +158,11 @@ impl Handover {
     }
 
     /// Takes the engine over for a turn; `None`: the owner is inside.
-    pub(crate) fn take(&self) -> Option<Taken<'_>> {
+    pub(crate) fn take(&self) -> Option<BackgroundGuard<'_>> {
         let turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         self.word.fetch_or(WANTED, Ordering::Relaxed);
         // From here on dropping this reverts it.
-        let taken = Taken { handover: self, _turn: turn };
+        let taken = BackgroundGuard { handover: self, _turn: turn };
         let is_fenced = sync::caretaker_fence();
         let is_free = self.seq.load(Ordering::Acquire).is_multiple_of(2);
         (is_fenced && is_free).then_some(taken)

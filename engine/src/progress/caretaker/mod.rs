@@ -69,7 +69,7 @@ const FRUITLESS_MAX: u32 = 10;
 
 /// The thread and the state that it shares with owners.
 struct Running {
-    shared: Arc<Shared>,
+    shared: Arc<CaretakerShared>,
     thread: JoinHandle<()>,
     /// Network namespace of the sockets that it opens.
     network: Option<NetworkNamespace>,
@@ -113,7 +113,7 @@ fn lock_running() -> MutexGuard<'static, Vec<Running>> {
     }
 }
 
-struct Shared {
+struct CaretakerShared {
     wards: Mutex<Wards>,
     /// The thread has seen the latest list.
     seen: Condvar,
@@ -163,7 +163,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Registration of an engine with the thread; the last one dropped ends the thread.
 pub(super) struct Membership {
-    shared: Arc<Shared>,
+    shared: Arc<CaretakerShared>,
     place: Arc<dyn Cared>,
 }
 
@@ -252,7 +252,7 @@ impl Running {
             .map_err(refused("eventfd"))?;
         let bell = EngineFd::new(bell);
         let (wards, seen, owner) = (Mutex::default(), Condvar::new(), OwnerProcess::current());
-        let shared = Arc::new(Shared { wards, seen, bell, owner });
+        let shared = Arc::new(CaretakerShared { wards, seen, bell, owner });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
             // The first attaching thread may have been pinned for its engine alone.
@@ -267,7 +267,7 @@ impl Running {
     }
 }
 
-impl Shared {
+impl CaretakerShared {
     fn ring(&self) {
         // A full counter wakes it as well.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
@@ -350,7 +350,7 @@ impl Shared {
 }
 
 /// Main loop of the thread.
-fn run(shared: &Shared) {
+fn run(shared: &CaretakerShared) {
     let mut wards = Vec::new();
     while shared.refresh(&mut wards) {
         let now = Instant::now();
@@ -360,7 +360,7 @@ fn run(shared: &Shared) {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum CaretakerPhase {
     /// Its owner made a step since this check; the next check is a tick later.
     Active { since: Instant, tick: Duration },
     /// Its owner is silent, and a turn is due.
@@ -376,7 +376,7 @@ struct Ward {
     place: Arc<dyn Cared>,
     /// Steps of its owner at the last check.
     steps: u64,
-    phase: Phase,
+    phase: CaretakerPhase,
     /// Required silence before a turn.
     patience: Duration,
     /// When the first turn was made since its owner's last step.
@@ -394,7 +394,7 @@ struct Ward {
 impl Ward {
     fn new(place: &Arc<dyn Cared>) -> Self {
         let now = Instant::now();
-        let phase = Phase::Active { since: now, tick: TICK };
+        let phase = CaretakerPhase::Active { since: now, tick: TICK };
         let steps = place.steps();
         let place = Arc::clone(place);
         Self {
@@ -413,7 +413,7 @@ impl Ward {
     /// Returns whether its descriptors are polled here, since no other thread does.
     fn listens(&self) -> bool {
         let is_silent = self.steps.is_multiple_of(2) && !self.is_deaf;
-        is_silent && matches!(self.phase, Phase::Cared { .. } | Phase::Parked)
+        is_silent && matches!(self.phase, CaretakerPhase::Cared { .. } | CaretakerPhase::Parked)
     }
 
     /// Executes what is due now; returns when to check again, if not at an event only.
@@ -431,7 +431,7 @@ impl Ward {
             return Some(self.is_active(now));
         }
         let steps = self.place.steps();
-        if self.phase == Phase::Broken {
+        if self.phase == CaretakerPhase::Broken {
             return None;
         }
         if steps != self.steps {
@@ -439,11 +439,15 @@ impl Ward {
             return Some(self.is_active(now));
         }
         match self.phase {
-            Phase::Active { since, tick } if now < since + tick => return Some(since + tick),
-            Phase::Active { .. } if !steps.is_multiple_of(2) => return self.park(now),
-            Phase::Cared { due } if !is_called && now < due => return self.await_until(now, due),
-            Phase::Parked if !is_called && self.place.is_parked() => return None,
-            Phase::Parked if !is_called => return self.park(now),
+            CaretakerPhase::Active { since, tick } if now < since + tick => {
+                return Some(since + tick);
+            }
+            CaretakerPhase::Active { .. } if !steps.is_multiple_of(2) => return self.park(now),
+            CaretakerPhase::Cared { due } if !is_called && now < due => {
+                return self.await_until(now, due);
+            }
+            CaretakerPhase::Parked if !is_called && self.place.is_parked() => return None,
+            CaretakerPhase::Parked if !is_called => return self.park(now),
             _ => {}
         }
         self.turn(now, is_called)
@@ -454,10 +458,10 @@ impl Ward {
         let tick = match self.phase {
             // It may have returned during the turn.
             _ if self.taken_over.is_some() => self.patience_learned(now),
-            Phase::Active { tick, .. } => (tick * 2).min(TICK_MAX),
+            CaretakerPhase::Active { tick, .. } => (tick * 2).min(TICK_MAX),
             _ => self.patience,
         };
-        self.phase = Phase::Active { since: now, tick };
+        self.phase = CaretakerPhase::Active { since: now, tick };
         self.fruitless = 0;
         now + tick
     }
@@ -477,7 +481,7 @@ impl Ward {
 
     fn park(&mut self, now: Instant) -> Option<Instant> {
         if self.place.park(self.steps) {
-            self.phase = Phase::Parked;
+            self.phase = CaretakerPhase::Parked;
             return None;
         }
         Some(self.is_active(now))
@@ -490,7 +494,7 @@ impl Ward {
             Ok(cared) => cared,
             Err(error) => {
                 tracing::warn!("background progress of an engine failed: {error}");
-                self.phase = Phase::Broken;
+                self.phase = CaretakerPhase::Broken;
                 return None;
             }
         };
@@ -512,7 +516,7 @@ impl Ward {
         if due > now + TICK_MAX && !place.is_parked() && !place.park(self.steps) {
             return Some(self.is_active(now));
         }
-        self.phase = Phase::Cared { due };
+        self.phase = CaretakerPhase::Cared { due };
         Some(due)
     }
 }

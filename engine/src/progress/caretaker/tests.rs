@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::handover::{Handover, Step};
+use super::handover::{Handover, OwnerStep};
 use super::{Cared, PATIENCE_MAX, TICK, Ward, sync};
 use crate::forks::EngineFd;
 use crate::types::Error;
@@ -67,9 +67,9 @@ fn owner_and_background_thread_exclude_each_other() {
     let (mut calls, mut wakes) = (0u64, 0u64);
     while Instant::now() < deadline {
         for pause in 0..200 {
-            wakes += u64::from(place.handover.enter() == Step::Wake);
+            wakes += u64::from(place.handover.enter() == OwnerStep::Wake);
             place.work();
-            wakes += u64::from(place.handover.leave() == Step::Wake);
+            wakes += u64::from(place.handover.leave() == OwnerStep::Wake);
             calls += 1;
             for _ in 0..pause % 50 {
                 std::hint::spin_loop();
@@ -96,11 +96,11 @@ fn staying_owner_excludes_the_background_thread() {
     assert!(handover.take().is_none() && handover.take().is_none());
     assert!(!handover.park(0), "it made a step since");
     assert!(handover.park(1) && handover.is_parked());
-    assert_eq!(handover.leave(), Step::Wake);
+    assert_eq!(handover.leave(), OwnerStep::Wake);
     assert!(!handover.is_parked());
     assert!(handover.take().is_some());
-    assert_eq!(handover.enter(), Step::Done);
-    assert_eq!(handover.leave(), Step::Done);
+    assert_eq!(handover.enter(), OwnerStep::Done);
+    assert_eq!(handover.leave(), OwnerStep::Done);
 }
 
 /// An engine without content.

@@ -1,9 +1,9 @@
 //! Effects of the protocol on user memory, and completions.
 
 use super::super::counters::CounterEvents;
-use super::super::held::Held;
+use super::super::held::MemoryGuard;
 use super::super::post::Memory;
-use super::{Completions, Posting, Queue, Route, Slot, span_of};
+use super::{CompletionRoute, CompletionSlot, Completions, EntryQueue, Posting, span_of};
 use crate::memory::{Buffer, Shape};
 use crate::proto::eager_limit::CopySpeed;
 use crate::proto::effects::{Arrival, Effects, Ended, RemoteName};
@@ -13,7 +13,7 @@ use crate::types::{Address, Completion, Envelope, Error, OperationKind, Peer, St
 
 impl Completions {
     #[inline]
-    fn status_of(slot: &Slot, arrival: &Arrival) -> Result<Status, Error> {
+    fn status_of(slot: &CompletionSlot, arrival: &Arrival) -> Result<Status, Error> {
         let capacity = slot.shape.len() as u64;
         let envelope = Envelope::of(arrival.context, arrival.tag);
         let peer = Some(Peer(arrival.peer));
@@ -34,7 +34,7 @@ impl Effects for Completions {
         }
         self.make_general(operation);
         if let Some(Some(slot)) = self.slots.get(operation.index()) {
-            if let Held::Window(window) = &slot.held {
+            if let MemoryGuard::Window(window) = &slot.held {
                 window.store_to(span_of(&slot.shape), offset, bytes);
                 self.copied_bytes += bytes.len() as u64;
                 return;
@@ -90,12 +90,12 @@ impl Effects for Completions {
     ) -> Result<(), Refusal> {
         let (window, shape) = self.regions.bind(region, offset, length, is_write)?;
         let kind = if is_write { OperationKind::Receive } else { OperationKind::Send };
-        let route = Route::Region(region);
+        let route = CompletionRoute::Region(region);
         let (memory, peer) = (Memory { buffer: None, shape }, None);
         let envelope = Envelope::UNTAGGED;
         self.insert(operation, Posting { kind, route, memory, peer, envelope });
         if let Some(Some(slot)) = self.slots.get_mut(operation.index()) {
-            (slot.held, slot.offset) = (Held::Window(window), target.into());
+            (slot.held, slot.offset) = (MemoryGuard::Window(window), target.into());
         }
         Ok(())
     }
@@ -103,7 +103,7 @@ impl Effects for Completions {
     fn keep(&mut self, operation: Id, bytes: &[u8]) {
         let mut bytes = bytes.to_vec();
         let shape = Shape::contiguous(bytes.as_mut_ptr(), bytes.len());
-        let (kind, route) = (OperationKind::Send, Route::Nowhere);
+        let (kind, route) = (OperationKind::Send, CompletionRoute::Nowhere);
         let memory = Memory { buffer: Some(Buffer::Heap(bytes)), shape };
         let (peer, envelope) = (None, Envelope::UNTAGGED);
         self.insert(operation, Posting { kind, route, memory, peer, envelope });
@@ -112,7 +112,7 @@ impl Effects for Completions {
     fn can_report(&self, target: u16) -> bool {
         let queue = self.regions.queue_of(target);
         let queue = queue.and_then(|queue| self.queues.get(queue as usize));
-        queue.is_some_and(Queue::has_room)
+        queue.is_some_and(EntryQueue::has_room)
     }
 
     fn accessed(&mut self, region: Id, access: Access, target: u16, arrival: &Arrival) {
@@ -158,7 +158,7 @@ impl Effects for Completions {
         if let Some(Some(slot)) = self.slots.get_mut(receive.index()) {
             slot.peer = Some(Peer(arrival.peer));
             slot.envelope = Envelope::of(arrival.context, arrival.tag);
-            if let Route::Handle(handle) = slot.route {
+            if let CompletionRoute::Handle(handle) = slot.route {
                 self.number_match(handle);
             }
         }
@@ -167,7 +167,7 @@ impl Effects for Completions {
     #[cold]
     fn order(&mut self, receive: Id, order: u64) {
         if let Some(Some(slot)) = self.slots.get(receive.index())
-            && let Route::Handle(handle) = slot.route
+            && let CompletionRoute::Handle(handle) = slot.route
             && let Some(handle) = self.handles.get_mut(handle)
         {
             handle.order = order;
@@ -192,7 +192,7 @@ impl Effects for Completions {
         self.make_general(operation);
         let taken = self.slots.get_mut(operation.index()).and_then(Option::take);
         let Some(slot) = taken else { return };
-        if let Route::Region(region) = slot.route {
+        if let CompletionRoute::Region(region) = slot.route {
             return self.end_remote_access(&slot, region, &ended);
         }
         let result = match ended {
@@ -222,7 +222,7 @@ impl Effects for Completions {
 
 impl Completions {
     /// Handles the end of a peer's operation on memory of this engine that did not end at once.
-    fn end_remote_access(&mut self, slot: &Slot, region: Id, ended: &Ended) {
+    fn end_remote_access(&mut self, slot: &CompletionSlot, region: Id, ended: &Ended) {
         let is_write = slot.kind == OperationKind::Receive;
         let target = slot.offset as u16;
         match ended {
@@ -260,7 +260,7 @@ impl Completions {
 
 /// Returns the error of a refusal by the target.
 #[cold]
-fn refused(slot: &Slot, cause: Refusal, name: Option<RemoteName>) -> Error {
+fn refused(slot: &CompletionSlot, cause: Refusal, name: Option<RemoteName>) -> Error {
     let Some(name) = name else { return Error::UnknownPeer };
     let address = Address::new(name.engine, name.locators, name.endpoint);
     let status = Some(Box::new(slot.status_of_failed()));
@@ -268,19 +268,19 @@ fn refused(slot: &Slot, cause: Refusal, name: Option<RemoteName>) -> Error {
 }
 
 /// Copies between memory of which one or both may be accessed by peers meanwhile.
-fn copy_by_windows(source: &Slot, target: &Slot, offset: usize, length: usize) {
+fn copy_by_windows(source: &CompletionSlot, target: &CompletionSlot, offset: usize, length: usize) {
     let mut piece = [0; 4096];
     let mut at = offset;
     while at < offset + length {
         let piece = &mut piece[..(offset + length - at).min(4096)];
         match &source.held {
-            Held::Window(window) => window.load_from(span_of(&source.shape), at, piece),
+            MemoryGuard::Window(window) => window.load_from(span_of(&source.shape), at, piece),
             // SAFETY: the slot owns its buffer (or its poster guarantees the memory) until the
             // operation ends, and nothing writes the memory of a send.
             _ => unsafe { source.shape.copy_to(at, piece) },
         }
         match &target.held {
-            Held::Window(window) => window.store_to(span_of(&target.shape), at, piece),
+            MemoryGuard::Window(window) => window.store_to(span_of(&target.shape), at, piece),
             // SAFETY: as above, and the memory of a receive is exclusive.
             _ => unsafe { target.shape.copy_from(at, piece) },
         }

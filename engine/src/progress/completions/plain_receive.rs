@@ -1,10 +1,10 @@
 //! Plain receives, which most are: one piece of memory, and a completion in a queue.
 //!
 //! Such a receive needs one cache line until its message arrives. It gets a general slot
-//! ([`super::Slot`]), which all other code uses, if its message is not whole, its completion is not
-//! a plain one, or its queue closes.
+//! ([`super::CompletionSlot`]), which all other code uses, if its message is not whole, its
+//! completion is not a plain one, or its queue closes.
 
-use super::{Completions, PostedTo, Posting, Route};
+use super::{CompletionRoute, Completions, PostedTo, Posting};
 use crate::memory::{Buffer, RegionSlice, Shape, Span, copy_bytes, copy_bytes_to};
 use crate::progress::counters::{CounterEvents, UNCOUNTED};
 use crate::progress::post::Memory;
@@ -158,7 +158,7 @@ impl Completions {
         let (kind, memory) = (OperationKind::Receive, memory.into_memory());
         // Both are noted when it matches, or ends without a message.
         let (peer, envelope) = (None, Envelope::UNTAGGED);
-        let route = Route::Queue { queue, user_data, silent };
+        let route = CompletionRoute::Queue { queue, user_data, silent };
         self.insert(id, Posting { kind, route, memory, peer, envelope });
         // It was reserved already.
         self.queues[queue as usize].release();

@@ -9,7 +9,7 @@ use crate::types::Completion;
 
 /// A completion queue.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct EntryQueue {
     /// The newest completions, which a reader usually takes all at once.
     entries: Vec<Completion>,
     /// Those before them, of which a reader has taken some.
@@ -24,7 +24,7 @@ pub(super) struct Queue {
     outside: Option<ChunkWriter<Completion>>,
 }
 
-impl Queue {
+impl EntryQueue {
     /// Opens a queue with one user.
     pub(super) fn open(entries_max: usize) -> Self {
         Self { users: 1, entries_max, ..Self::default() }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::types::{Error, OperationKind};
 
-    fn push(queue: &mut Queue, user_data: u64) {
+    fn push(queue: &mut EntryQueue, user_data: u64) {
         queue.reserve();
         let (kind, result, buffer) = (OperationKind::Receive, Err(Error::Cancelled), None);
         queue.push(|| Completion { user_data, kind, result, offset: 0, buffer });
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn completions_are_taken_in_order_whatever_the_limit() {
         for (limit, begins_empty) in [(1, true), (3, true), (3, false), (100, false), (100, true)] {
-            let (mut queue, mut all, mut pushed) = (Queue::open(100), Vec::new(), 0);
+            let (mut queue, mut all, mut pushed) = (EntryQueue::open(100), Vec::new(), 0);
             while pushed < 60 {
                 for _ in 0..5 {
                     push(&mut queue, pushed);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn memory_goes_back_and_forth_without_allocations() {
-        let (mut queue, mut taken) = (Queue::open(100), Vec::new());
+        let (mut queue, mut taken) = (EntryQueue::open(100), Vec::new());
         let mut places = std::collections::HashSet::new();
         for round in 0..40 {
             for _ in 0..3 {
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn limit_of_nothing_takes_nothing() {
-        let mut queue = Queue::open(4);
+        let mut queue = EntryQueue::open(4);
         push(&mut queue, 1);
         let mut taken = Vec::new();
         assert_eq!(queue.take(&mut taken, 0), 0);
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_was_read_in_part_moves_outside_in_order() {
-        let mut queue = Queue::open(8);
+        let mut queue = EntryQueue::open(8);
         (0..5).for_each(|name| push(&mut queue, name));
         let mut taken = Vec::new();
         queue.take(&mut taken, 2);

@@ -14,7 +14,7 @@ const STREAM_BYTES_PER_TURN: usize = 64 << 10;
 
 /// What was read from a control connection.
 #[derive(Debug)]
-pub(in crate::progress) enum Received {
+pub(in crate::progress) enum StreamRead {
     Nothing,
     /// Bytes, which are handled.
     Bytes,
@@ -28,8 +28,8 @@ pub(in crate::progress) enum Received {
 impl ControlLanes {
     /// Reads and handles the bytes of a control lane.
     #[inline(always)]
-    pub(in crate::progress) fn receive(&mut self, session: u32, cx: &mut LaneCx<'_>) -> Received {
-        let mut received = Received::Nothing;
+    pub(in crate::progress) fn receive(&mut self, session: u32, cx: &mut LaneCx<'_>) -> StreamRead {
+        let mut received = StreamRead::Nothing;
         // Twice at most: a peer that keeps the lane full must not block the loop.
         for _ in 0..2 {
             let control = self.all.get_mut(session as usize);
@@ -47,13 +47,13 @@ impl ControlLanes {
                 _ => control.partial.room(space),
             };
             let got = match cx.driver.recv(lane, room) {
-                Ok(0) => return Received::EndOfStream,
+                Ok(0) => return StreamRead::EndOfStream,
                 Ok(got) => got,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Received::Failed(error),
+                Err(error) => return StreamRead::Failed(error),
             };
-            received = Received::Bytes;
+            received = StreamRead::Bytes;
             let bytes = match have {
                 0 => &self.receive_buffer[..got],
                 _ => control.partial.with(got),
@@ -61,7 +61,7 @@ impl ControlLanes {
             let owed = cx.core.session(session).map_or(0, Session::unacknowledged_bytes);
             let used = match cx.core.handle_bytes(session, bytes, *cx.now_ns, cx.completions) {
                 Ok(used) => used,
-                Err(error) => return Received::Invalid(error),
+                Err(error) => return StreamRead::Invalid(error),
             };
             if (have > 0 || used < got)
                 && let Some(monitor) = cx.core.lane_monitor(session)

@@ -42,7 +42,7 @@ const WHOLE_BYTES_MAX: usize = 40 << 10;
 
 /// Result of sending the rest of a partially sent segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::progress) enum Rest {
+pub(in crate::progress) enum SentRest {
     /// The kernel has it all.
     Taken,
     /// It took no more, or there is no lane.
@@ -153,8 +153,8 @@ impl ControlLanes {
                 self.await_something(session);
             }
             match self.send_rest(session, core, driver)? {
-                Rest::Taken => happened = true,
-                Rest::Blocked => return Ok(happened),
+                SentRest::Taken => happened = true,
+                SentRest::Blocked => return Ok(happened),
             }
         }
     }
@@ -233,8 +233,8 @@ impl ControlLanes {
                 }
             }
             match self.send_rest(session, cx.core, cx.driver)? {
-                Rest::Taken => happened = true,
-                Rest::Blocked => return Ok(happened),
+                SentRest::Taken => happened = true,
+                SentRest::Blocked => return Ok(happened),
             }
         }
     }
@@ -285,12 +285,12 @@ impl ControlLanes {
         session: u32,
         core: &mut Core,
         driver: &mut AnyDriver,
-    ) -> io::Result<Rest> {
+    ) -> io::Result<SentRest> {
         loop {
             let control = self.of(session);
-            let Some(lane) = control.writable() else { return Ok(Rest::Blocked) };
+            let Some(lane) = control.writable() else { return Ok(SentRest::Blocked) };
             if control.unsent.is_empty() {
-                return Ok(Rest::Taken);
+                return Ok(SentRest::Taken);
             }
             match driver.send(lane, &control.unsent) {
                 Ok(sent) => {
@@ -305,7 +305,7 @@ impl ControlLanes {
                     {
                         tracing::warn!("cannot watch a lane: {error}");
                     }
-                    return Ok(Rest::Blocked);
+                    return Ok(SentRest::Blocked);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::Handshakes;
 use crate::progress::bulk::LaneEnd;
 use crate::progress::datagram::Announced;
-use crate::progress::roles::{CLOSING, HalfOpen, PartialMessage, Role};
+use crate::progress::roles::{CLOSING, ConnectionRole, HalfOpen, PartialMessage};
 use crate::progress::setup::SetupCx;
 use crate::progress::traits::{CloseMode, Interest, LaneKey};
 use crate::proto::handshake::{Acceptor, answer_join, is_of_job};
@@ -72,8 +72,12 @@ impl Handshakes {
                 let half = Box::new(HalfOpen { admission, acceptor, ours, theirs, datagrams });
                 // The hello may have waited here for long; the proof has a timeout of its own.
                 let since_ns = *cx.lanes.now_ns;
-                let role =
-                    Role::AwaitProof { remote, since_ns, half, partial: PartialMessage::new() };
+                let role = ConnectionRole::AwaitProof {
+                    remote,
+                    since_ns,
+                    half,
+                    partial: PartialMessage::new(),
+                };
                 cx.lanes.roles.insert(key, role);
                 if is_sent {
                     cx.lanes.watch(key, Interest::Readable);
@@ -147,7 +151,9 @@ impl Handshakes {
         cx: &mut SetupCx<'_>,
     ) -> Option<Proven> {
         let role = cx.lanes.roles.get_mut(key)?;
-        let Role::AwaitProof { half, .. } = std::mem::replace(role, CLOSING) else { return None };
+        let ConnectionRole::AwaitProof { half, .. } = std::mem::replace(role, CLOSING) else {
+            return None;
+        };
         self.pending -= 1;
         let HalfOpen { admission, acceptor, ours, theirs, datagrams } = *half;
         let Ok(keys) = acceptor.handle_proof(proof) else {

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::Handshakes;
 use crate::progress::datagram::Announced;
-use crate::progress::roles::{PartialMessage, Role};
+use crate::progress::roles::{ConnectionRole, PartialMessage};
 use crate::progress::setup::SetupCx;
 use crate::progress::traits::{CloseMode, Interest, LaneKey};
 use crate::proto::connection::Phase;
@@ -36,20 +36,23 @@ impl Handshakes {
     /// Sends the hello on an established TCP connection.
     pub(in crate::progress) fn handle_connected(&mut self, key: LaneKey, cx: &mut SetupCx<'_>) {
         match cx.lanes.roles.get_mut(key) {
-            Some(&mut Role::Connecting { session, remote }) => {
+            Some(&mut ConnectionRole::Connecting { session, remote }) => {
                 self.begin_control(key, session, remote, cx);
             }
-            Some(&mut Role::LaneConnecting { lane, remote }) => {
+            Some(&mut ConnectionRole::LaneConnecting { lane, remote }) => {
                 let Some(initiator) = self.join(lane, remote, cx) else {
                     cx.lanes.driver.close(key, CloseMode::Reset);
                     return;
                 };
                 if cx.say_hello(key, initiator.hello()) {
                     let partial = PartialMessage::new();
-                    cx.await_reply(key, Role::LaneAwaitReply { lane, initiator, partial });
+                    cx.await_reply(
+                        key,
+                        ConnectionRole::LaneAwaitReply { lane, initiator, partial },
+                    );
                 }
             }
-            Some(&mut Role::MoveConnecting { session, remote }) => {
+            Some(&mut ConnectionRole::MoveConnecting { session, remote }) => {
                 self.begin_move(key, session, remote, cx);
             }
             _ => {}
@@ -84,7 +87,7 @@ impl Handshakes {
             connection.handle_connected(*cx.lanes.now_ns, epoch);
         }
         let partial = PartialMessage::new();
-        cx.await_reply(key, Role::AwaitReply { session, ours, initiator, partial });
+        cx.await_reply(key, ConnectionRole::AwaitReply { session, ours, initiator, partial });
     }
 
     /// Creates the hello of a bulk lane of ours to `remote`; `None`: its session has ended.
@@ -123,7 +126,7 @@ impl Handshakes {
                 monitor.handle_attempt_connected();
             }
             let partial = PartialMessage::new();
-            cx.await_reply(key, Role::MoveAwaitReply { session, initiator, partial });
+            cx.await_reply(key, ConnectionRole::MoveAwaitReply { session, initiator, partial });
         }
     }
 
@@ -251,7 +254,7 @@ impl SetupCx<'_> {
         }
     }
 
-    fn await_reply(&mut self, key: LaneKey, role: Role) {
+    fn await_reply(&mut self, key: LaneKey, role: ConnectionRole) {
         self.lanes.roles.insert(key, role);
         self.lanes.watch(key, Interest::Readable);
     }

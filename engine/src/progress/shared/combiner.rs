@@ -28,7 +28,7 @@
 //! - requests beyond the limit of rounds, while others push continuously;
 //! - the request of a pusher that is preempted between its two steps: it applies it itself when it
 //!   resumes, or lets the holder do it;
-//! - requests queued while a [`Guard`] was held that was dropped instead of released.
+//! - requests queued while a [`CombinerGuard`] was held that was dropped instead of released.
 //!
 //! # Panics in closures
 //! A panic in a closure is propagated to its caller, and releases the lock. The request that was
@@ -50,7 +50,7 @@ const SPINS: u32 = 64;
 /// Result of a post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub(crate) enum Posted<R> {
+pub(crate) enum PostOutcome<R> {
     /// The inline call was made, after all earlier requests.
     Inline(R),
     /// A request was queued. It may have been applied already.
@@ -118,7 +118,9 @@ impl<S, T> Combiner<S, T> {
     /// Returns the state for a call that may not overtake queued requests, if it is available now.
     /// If not: the guard where the lock was free.
     #[inline]
-    pub(crate) fn try_begin(&self) -> Result<Guard<'_, S, T>, Option<Guard<'_, S, T>>> {
+    pub(crate) fn try_begin(
+        &self,
+    ) -> Result<CombinerGuard<'_, S, T>, Option<CombinerGuard<'_, S, T>>> {
         match self.try_lock() {
             Some(guard) if guard.is_clear() || planted!(PassQueue) => Ok(guard),
             found => Err(found),
@@ -129,39 +131,39 @@ impl<S, T> Combiner<S, T> {
     /// state.
     pub(crate) fn post_behind<R>(
         &self,
-        guard: Option<Guard<'_, S, T>>,
+        guard: Option<CombinerGuard<'_, S, T>>,
         inline: impl FnOnce(&mut S) -> R,
         queued: impl FnOnce() -> T,
         mut apply: impl FnMut(&mut S, T),
-    ) -> Posted<R> {
+    ) -> PostOutcome<R> {
         let Some(mut guard) = guard else {
             if let Some(holder) = self.lock.push(queued()) {
-                Guard::new(self, holder).release(apply);
+                CombinerGuard::new(self, holder).release(apply);
             }
-            return Posted::Queued;
+            return PostOutcome::Queued;
         };
         if guard.drain(&mut apply).left != Left::Nothing {
             guard.push(queued());
             guard.release(apply);
-            return Posted::Queued;
+            return PostOutcome::Queued;
         }
         let answer = inline(&mut guard);
         sync::point();
         guard.release(apply);
-        Posted::Inline(answer)
+        PostOutcome::Inline(answer)
     }
 
     /// Returns the state, unless a thread has it, this one included.
     #[inline]
-    pub(crate) fn try_lock(&self) -> Option<Guard<'_, S, T>> {
-        Some(Guard::new(self, self.lock.try_lock()?))
+    pub(crate) fn try_lock(&self) -> Option<CombinerGuard<'_, S, T>> {
+        Some(CombinerGuard::new(self, self.lock.try_lock()?))
     }
 
     /// Returns the state, for calls that may wait. Spins, then sleeps; waiters are unordered.
     ///
     /// # Panics
     /// If the calling thread has it, such as in a callback of the engine.
-    pub(crate) fn lock(&self) -> Guard<'_, S, T> {
+    pub(crate) fn lock(&self) -> CombinerGuard<'_, S, T> {
         self.refuse_reentry();
         for spins in 0..sync::spins(SPINS) {
             if let Some(guard) = self.try_lock() {
@@ -170,7 +172,7 @@ impl<S, T> Combiner<S, T> {
             // The holder may need this core.
             if spins % 8 == 7 { sync::yield_now() } else { sync::pause() }
         }
-        Guard::new(self, self.lock.lock_or_sleep())
+        CombinerGuard::new(self, self.lock.lock_or_sleep())
     }
 
     /// See [`QueueLock::shut`].
@@ -185,7 +187,10 @@ impl<S, T> Combiner<S, T> {
 
     /// Locks after everything that was posted before, by any thread. May wait for pushers that are
     /// between their two steps.
-    pub(crate) fn lock_behind_posts(&self, mut apply: impl FnMut(&mut S, T)) -> Guard<'_, S, T> {
+    pub(crate) fn lock_behind_posts(
+        &self,
+        mut apply: impl FnMut(&mut S, T),
+    ) -> CombinerGuard<'_, S, T> {
         let before = self.lock.pushed();
         let mut guard = self.lock();
         loop {
@@ -247,7 +252,7 @@ impl<S, T> Combiner<S, T> {
 /// the next holder ([`Combiner::has_leftover`]).
 #[derive(Debug)]
 #[must_use = "release it"]
-pub(crate) struct Guard<'a, S, T> {
+pub(crate) struct CombinerGuard<'a, S, T> {
     combiner: &'a Combiner<S, T>,
     /// `None`: released.
     holder: Option<Holder<'a, S, T>>,
@@ -255,7 +260,7 @@ pub(crate) struct Guard<'a, S, T> {
 
 const PRESENT: &str = "the holder is taken out only by release and drop, which end the guard";
 
-impl<'a, S, T> Guard<'a, S, T> {
+impl<'a, S, T> CombinerGuard<'a, S, T> {
     #[inline]
     fn new(combiner: &'a Combiner<S, T>, holder: Holder<'a, S, T>) -> Self {
         Self { combiner, holder: Some(holder) }
@@ -387,7 +392,7 @@ impl<'a, S, T> Guard<'a, S, T> {
     }
 }
 
-impl<S, T> Deref for Guard<'_, S, T> {
+impl<S, T> Deref for CombinerGuard<'_, S, T> {
     type Target = S;
 
     #[inline]
@@ -396,14 +401,14 @@ impl<S, T> Deref for Guard<'_, S, T> {
     }
 }
 
-impl<S, T> DerefMut for Guard<'_, S, T> {
+impl<S, T> DerefMut for CombinerGuard<'_, S, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut S {
         self.holder_mut().state_mut()
     }
 }
 
-impl<S, T> Drop for Guard<'_, S, T> {
+impl<S, T> Drop for CombinerGuard<'_, S, T> {
     #[inline]
     fn drop(&mut self) {
         if self.holder.is_some() && !(self.is_clear() && self.try_release()) {

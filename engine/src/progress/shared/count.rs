@@ -9,7 +9,7 @@ use super::sync::{AtomicU64, Ordering};
 
 /// One counter. Holders of the engine and the counter's user write, all read.
 #[derive(Debug)]
-pub(crate) struct Count {
+pub(crate) struct SharedCounter {
     value: AtomicU64,
     errors: AtomicU64,
     /// The lowest value that a thread sleeps for; `u64::MAX`: none.
@@ -18,7 +18,7 @@ pub(crate) struct Count {
     number: u32,
 }
 
-impl Count {
+impl SharedCounter {
     /// Creates a counter of value 0 without waiters.
     pub(crate) fn new(number: u32) -> Self {
         Self {

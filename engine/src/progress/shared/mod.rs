@@ -25,7 +25,7 @@ mod wait;
 mod wait_set;
 
 pub(super) use chunks::{ChunkWriter, Chunks, chunks};
-pub(super) use combiner::{CombinerCounts, Guard, Posted};
-pub(crate) use count::Count;
+pub(super) use combiner::{CombinerCounts, CombinerGuard, PostOutcome};
+pub(crate) use count::SharedCounter;
 pub(super) use wait::{Doorbell, Progress, Shared};
 pub(super) use wait_set::Keys;

@@ -1,6 +1,6 @@
 //! Posts of tests, models and benches, and the order in which they were applied.
 
-use super::combiner::{Combiner, Posted};
+use super::combiner::{Combiner, PostOutcome};
 use super::wait::{Doorbell, Shared};
 
 /// Posts to a combiner as [`Shared`] does, without waiters.
@@ -10,12 +10,12 @@ pub(crate) fn post_to<S, T, R>(
     inline: impl FnOnce(&mut S) -> R,
     queued: impl FnOnce() -> T,
     apply: impl FnMut(&mut S, T),
-) -> Posted<R> {
+) -> PostOutcome<R> {
     match combiner.try_begin() {
         Ok(mut guard) => {
             let answer = inline(&mut guard);
             guard.release(apply);
-            Posted::Inline(answer)
+            PostOutcome::Inline(answer)
         }
         Err(guard) => combiner.post_behind(guard, inline, queued, apply),
     }
@@ -28,10 +28,10 @@ pub(crate) fn post_shared<S, T, R>(
     inline: impl Fn(&mut S) -> R,
     queued: impl FnOnce() -> T,
     apply: impl FnMut(&mut S, T) + Copy,
-) -> Posted<R> {
+) -> PostOutcome<R> {
     shared.post(
         (),
-        |state, ()| Posted::Inline(inline(state)),
+        |state, ()| PostOutcome::Inline(inline(state)),
         |guard| {
             if let Err(guard) = shared.end(guard) {
                 shared.end_slowly(guard, apply);

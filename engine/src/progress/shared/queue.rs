@@ -51,7 +51,7 @@ const LEFT: usize = 1;
 /// How often a holder checks for a missing link.
 const SPINS: u32 = 32;
 
-struct Node<T> {
+struct QueueNode<T> {
     /// Address of the next one, [`NONE`] or [`LEFT`]; written by the pusher of the next one.
     next: AtomicUsize,
     /// `None`: removed.
@@ -60,7 +60,7 @@ struct Node<T> {
 
 /// Creates a node on the heap, identified by its address.
 fn new_node<T>(value: Option<T>) -> usize {
-    let node = Box::new(Node { next: AtomicUsize::new(NONE), value: UnsafeCell::new(value) });
+    let node = Box::new(QueueNode { next: AtomicUsize::new(NONE), value: UnsafeCell::new(value) });
     Box::into_raw(node).expose_provenance()
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct QueueLock<S, T> {
     /// Threads that sleep until the lock is free.
     sleepers: WaitSet,
     state: UnsafeCell<S>,
-    _nodes: PhantomData<Box<Node<T>>>,
+    _nodes: PhantomData<Box<QueueNode<T>>>,
 }
 
 // SAFETY: the state and the values of nodes are touched by the holder alone, one thread at a time,
@@ -124,7 +124,7 @@ impl<S, T> QueueLock<S, T> {
 
     /// # Safety
     /// `address` is of a node of this queue that is not freed while the borrow is used.
-    unsafe fn node(&self, address: usize) -> &Node<T> {
+    unsafe fn node(&self, address: usize) -> &QueueNode<T> {
         // SAFETY: by the caller; the address was exposed when the node was made.
         unsafe { &*std::ptr::with_exposed_provenance(address) }
     }
@@ -248,8 +248,9 @@ impl<S, T> Drop for QueueLock<S, T> {
             // SAFETY: all other references are dropped. Each node of the list came from
             // `Box::into_raw`, and its predecessor, which is freed already, was the only one to
             // refer to it.
-            let node =
-                unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<Node<T>>(address)) };
+            let node = unsafe {
+                Box::from_raw(std::ptr::with_exposed_provenance_mut::<QueueNode<T>>(address))
+            };
             address = node.next.load(Ordering::Relaxed);
         }
     }
@@ -322,7 +323,7 @@ impl<'a, S, T> Holder<'a, S, T> {
         lock.popped.store(lock.popped.load(Ordering::Relaxed) + 1, Ordering::Release);
         // SAFETY: it came from `Box::into_raw`. Its link is set, which is the pusher's last access
         // to it, and neither the word nor the head refers to it any more.
-        drop(unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<Node<T>>(head)) });
+        drop(unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<QueueNode<T>>(head)) });
         Popped::Item(value.expect("a node is made with a value, and popped once"))
     }
 

@@ -59,9 +59,9 @@ pub(super) fn yield_now() {
 
 /// A futex on which threads sleep until it is opened.
 #[derive(Debug, Default)]
-pub(super) struct Gate(AtomicU32);
+pub(super) struct FutexGate(AtomicU32);
 
-impl Gate {
+impl FutexGate {
     /// Returns how often it was opened.
     pub(super) fn generation(&self) -> u32 {
         self.0.load(Ordering::Acquire)

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::chunks::chunks;
-use super::combiner::{Combiner, Left, Posted};
+use super::combiner::{Combiner, Left, PostOutcome};
 use super::posts::{check_order, post_shared, post_to};
 use super::wait::{Doorbell, Progress, Shared};
 use super::wait_set::{Keys, WaitSet};
@@ -43,7 +43,7 @@ fn apply(log: &mut Log, post: Post) {
     log.add(post);
 }
 
-fn post(combiner: &Combiner<Log, Post>, what: Post) -> Posted<()> {
+fn post(combiner: &Combiner<Log, Post>, what: Post) -> PostOutcome<()> {
     post_to(combiner, |log| log.add(what), || what, apply)
 }
 
@@ -60,7 +60,10 @@ fn posts_of_each_thread_keep_their_order() {
             scope.spawn(move || {
                 for number in 0..COUNT {
                     let posted = post(combiner, (index, number));
-                    inline.fetch_add(usize::from(posted == Posted::Inline(())), Ordering::Relaxed);
+                    inline.fetch_add(
+                        usize::from(posted == PostOutcome::Inline(())),
+                        Ordering::Relaxed,
+                    );
                     if number % 64 == index {
                         let guard = combiner.lock();
                         assert_eq!(guard.begun, guard.ended);
@@ -107,7 +110,7 @@ fn posters_continue_while_the_holder_is_delayed() {
             .map(|index| {
                 scope.spawn(move || {
                     for number in 0..COUNT {
-                        assert_eq!(post(combiner, (index, number)), Posted::Queued);
+                        assert_eq!(post(combiner, (index, number)), PostOutcome::Queued);
                     }
                 })
             })
@@ -116,7 +119,7 @@ fn posters_continue_while_the_holder_is_delayed() {
         posters.into_iter().for_each(|poster| poster.join().unwrap());
         assert_eq!(combiner.queue_len(), THREADS * COUNT);
         go.send(()).unwrap();
-        assert_eq!(holder.join().unwrap(), Posted::Inline(()));
+        assert_eq!(holder.join().unwrap(), PostOutcome::Inline(()));
     });
     // A call applies no more than its limit.
     assert!(combiner.has_leftover());
@@ -131,10 +134,10 @@ fn posters_continue_while_the_holder_is_delayed() {
 fn dropped_guard_leaves_queued_requests() {
     let combiner = Combiner::new(Log::default());
     let guard = combiner.lock();
-    assert_eq!(post(&combiner, (0, 0)), Posted::Queued);
+    assert_eq!(post(&combiner, (0, 0)), PostOutcome::Queued);
     drop(guard);
     assert!(combiner.has_leftover());
-    assert_eq!(post(&combiner, (0, 1)), Posted::Inline(()));
+    assert_eq!(post(&combiner, (0, 1)), PostOutcome::Inline(()));
     assert!(!combiner.has_leftover());
     check_order(&combiner.lock().posts, 1, 2);
 }
@@ -144,7 +147,7 @@ fn holder_may_post_and_must_not_wait() {
     let combiner = Combiner::new(Log::default());
     let inline = |log: &mut Log| {
         log.add((0, 0));
-        assert_eq!(post(&combiner, (0, 1)), Posted::Queued);
+        assert_eq!(post(&combiner, (0, 1)), PostOutcome::Queued);
         assert!(combiner.try_lock().is_none());
         let refused = catch_unwind(AssertUnwindSafe(|| drop(combiner.lock())));
         let message = refused.unwrap_err().downcast::<&str>().unwrap();
@@ -154,7 +157,7 @@ fn holder_may_post_and_must_not_wait() {
             scope.spawn(|| combiner.try_lock().is_none()).join().unwrap()
         }));
     };
-    assert_eq!(post_to(&combiner, inline, || (0, 0), apply), Posted::Inline(()));
+    assert_eq!(post_to(&combiner, inline, || (0, 0), apply), PostOutcome::Inline(()));
     check_order(&combiner.lock().posts, 1, 2);
 }
 
@@ -190,7 +193,7 @@ fn remaining_requests_are_freed() {
     let guard = combiner.lock();
     for _ in 0..3 {
         let queued = || Arc::clone(&counted);
-        assert_eq!(post_to(&combiner, |()| (), queued, |(), _| {}), Posted::Queued);
+        assert_eq!(post_to(&combiner, |()| (), queued, |(), _| {}), PostOutcome::Queued);
     }
     drop(guard);
     assert_eq!(Arc::strong_count(&counted), 4);

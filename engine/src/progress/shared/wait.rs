@@ -40,7 +40,7 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::combiner::{Combiner, Drained, Guard, Left, Posted};
+use super::combiner::{Combiner, CombinerGuard, Drained, Left, PostOutcome};
 use super::sync::{self, AtomicU32, AtomicUsize, Ordering, fence};
 use super::wait_set::{Keys, WaitSet};
 
@@ -163,8 +163,8 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         &'a self,
         what: P,
         inline: impl FnOnce(&mut S, P) -> R,
-        end: impl FnOnce(Guard<'a, S, T>),
-        behind: impl FnOnce(Option<Guard<'a, S, T>>, P) -> R,
+        end: impl FnOnce(CombinerGuard<'a, S, T>),
+        behind: impl FnOnce(Option<CombinerGuard<'a, S, T>>, P) -> R,
     ) -> R {
         match self.try_begin() {
             Ok(mut guard) => {
@@ -178,14 +178,19 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
 
     /// Begins a call, as [`Combiner::try_begin`], to be ended by [`Self::end`].
     #[inline]
-    pub(crate) fn try_begin(&self) -> Result<Guard<'_, S, T>, Option<Guard<'_, S, T>>> {
+    pub(crate) fn try_begin(
+        &self,
+    ) -> Result<CombinerGuard<'_, S, T>, Option<CombinerGuard<'_, S, T>>> {
         self.combiner.try_begin()
     }
 
     /// Releases the state if nothing else is necessary: no request is queued, and no leader sleeps.
     /// Otherwise [`Self::end_slowly`] is due.
     #[inline]
-    pub(crate) fn end<'a>(&self, guard: Guard<'a, S, T>) -> Result<(), Guard<'a, S, T>> {
+    pub(crate) fn end<'a>(
+        &self,
+        guard: CombinerGuard<'a, S, T>,
+    ) -> Result<(), CombinerGuard<'a, S, T>> {
         sync::point();
         if self.leader.phase.load(Ordering::Relaxed) == ASLEEP {
             return Err(guard);
@@ -196,7 +201,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
     /// Releases the state, after queued requests, and wakes a sleeping leader if necessary.
     pub(crate) fn end_slowly(
         &self,
-        guard: Guard<'_, S, T>,
+        guard: CombinerGuard<'_, S, T>,
         mut apply: impl FnMut(&mut S, T),
     ) -> Drained {
         let wakes = Cell::new(false);
@@ -215,11 +220,11 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
     /// state.
     pub(crate) fn post_behind<R>(
         &self,
-        guard: Option<Guard<'_, S, T>>,
+        guard: Option<CombinerGuard<'_, S, T>>,
         inline: impl FnOnce(&mut S) -> R,
         queued: impl FnOnce() -> T,
         mut apply: impl FnMut(&mut S, T),
-    ) -> Posted<R> {
+    ) -> PostOutcome<R> {
         let wakes = Cell::new(false);
         let posted = self.combiner.post_behind(
             guard,
@@ -235,9 +240,9 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
             },
         );
         match posted {
-            Posted::Inline(_) if !wakes.get() => {}
-            Posted::Inline(_) => self.wake_leader(),
-            Posted::Queued => {
+            PostOutcome::Inline(_) if !wakes.get() => {}
+            PostOutcome::Inline(_) => self.wake_leader(),
+            PostOutcome::Queued => {
                 // After the push.
                 fence(Ordering::SeqCst);
                 sync::point();
@@ -286,7 +291,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
     #[inline]
     fn call<R>(
         &self,
-        mut guard: Guard<'_, S, T>,
+        mut guard: CombinerGuard<'_, S, T>,
         call: impl FnOnce(&mut S) -> R,
         apply: impl FnMut(&mut S, T),
     ) -> R {
@@ -353,7 +358,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         let phase = &self.leader.phase;
         loop {
             if phase.compare_exchange(FREE, AWAKE, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                let _leading = Leading { shared: self };
+                let _leading = LeadGuard { shared: self };
                 self.leader.thread.store(sync::thread_number(), Ordering::Relaxed);
                 return self.lead(keys, until, ready, progress);
             }
@@ -464,11 +469,11 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
 }
 
 /// The calling thread leads until this is dropped, also by a panic.
-struct Leading<'a, S, T, B> {
+struct LeadGuard<'a, S, T, B> {
     shared: &'a Shared<S, T, B>,
 }
 
-impl<S, T, B> Drop for Leading<'_, S, T, B> {
+impl<S, T, B> Drop for LeadGuard<'_, S, T, B> {
     fn drop(&mut self) {
         self.shared.leader.thread.store(0, Ordering::Relaxed);
         self.shared.leader.phase.store(FREE, Ordering::Release);

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Instant;
 
-use super::sync::{AtomicU32, Gate, Ordering, fence};
+use super::sync::{AtomicU32, FutexGate, Ordering, fence};
 
 /// Conditions of a sleeper, as one of 32 classes: a notification wakes those that share one with
 /// it. A class stands for several conditions where there are more.
@@ -39,21 +39,21 @@ impl Keys {
 
 /// Threads that sleep until a condition may hold.
 ///
-/// A sleeper registers ([`Self::prepare`]), checks its condition, then sleeps ([`Ticket::wait`]). A
-/// notifier fulfils the condition, then notifies, which is a fence and a load while no thread
-/// sleeps. At least one of the two sees the other. Wake-ups may be spurious: the sleeper checks
-/// again.
+/// A sleeper registers ([`Self::prepare`]), checks its condition, then sleeps
+/// ([`WaitTicket::wait`]). A notifier fulfils the condition, then notifies, which is a fence and a
+/// load while no thread sleeps. At least one of the two sees the other. Wake-ups may be spurious:
+/// the sleeper checks again.
 #[derive(Debug, Default)]
 pub(crate) struct WaitSet {
     /// Number of tickets.
     sleepers: AtomicU32,
-    gate: Gate,
+    gate: FutexGate,
 }
 
 /// A thread that is about to sleep.
 #[derive(Debug)]
 #[must_use = "look at the condition, then wait"]
-pub(crate) struct Ticket<'a> {
+pub(crate) struct WaitTicket<'a> {
     set: &'a WaitSet,
     generation: u32,
     keys: Keys,
@@ -61,17 +61,17 @@ pub(crate) struct Ticket<'a> {
 
 impl WaitSet {
     /// Registers the caller to sleep for any event; see [`Self::prepare_for`].
-    pub(crate) fn prepare(&self) -> Ticket<'_> {
+    pub(crate) fn prepare(&self) -> WaitTicket<'_> {
         self.prepare_for(Keys::ALL)
     }
 
     /// Registers the caller, which checks its condition once more, and then waits, or drops the
     /// ticket.
-    pub(crate) fn prepare_for(&self, keys: Keys) -> Ticket<'_> {
+    pub(crate) fn prepare_for(&self, keys: Keys) -> WaitTicket<'_> {
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         // Before the check of the caller.
         fence(Ordering::SeqCst);
-        Ticket { set: self, generation: self.gate.generation(), keys }
+        WaitTicket { set: self, generation: self.gate.generation(), keys }
     }
 
     /// Wakes all that sleep for one of `keys`.
@@ -108,14 +108,14 @@ impl WaitSet {
     }
 }
 
-impl Ticket<'_> {
+impl WaitTicket<'_> {
     /// Sleeps until a notification after the ticket was created, or `until`. May return early.
     pub(crate) fn wait(self, until: Option<Instant>) {
         self.set.gate.wait(self.generation, self.keys.0, until);
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for WaitTicket<'_> {
     fn drop(&mut self) {
         self.set.sleepers.fetch_sub(1, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use super::lead::Leading;
-use super::place::Place;
+use super::place::EnginePlace;
 use crate::progress::shared::Keys;
 use crate::topology;
 
@@ -19,14 +19,14 @@ const NAME: &str = "ringrail-engine";
 
 /// The thread; ends when this is dropped.
 pub(super) struct Dedicated {
-    place: Arc<Place>,
+    place: Arc<EnginePlace>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Dedicated {
     /// Starts it on `cores`, or if there are none on those of the calling thread.
-    pub(super) fn start(place: &Arc<Place>, cores: Vec<usize>) -> io::Result<Self> {
+    pub(super) fn start(place: &Arc<EnginePlace>, cores: Vec<usize>) -> io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let (of_thread, ends) = (Arc::clone(place), Arc::clone(&is_over));
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
-use super::place::Place;
+use super::place::EnginePlace;
 use crate::progress::caretaker::Membership;
 
 /// Engines of a domain; see the module.
@@ -17,7 +17,7 @@ pub(crate) struct DomainEngines {
 
 #[derive(Default)]
 struct Known {
-    places: Vec<Weak<Place>>,
+    places: Vec<Weak<EnginePlace>>,
     /// The next one to help.
     next: usize,
 }
@@ -29,14 +29,14 @@ impl std::fmt::Debug for DomainEngines {
 }
 
 impl DomainEngines {
-    pub(super) fn join(&self, place: &Arc<Place>) {
+    pub(super) fn join(&self, place: &Arc<EnginePlace>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.places.retain(|it| it.strong_count() > 0);
         known.places.push(Arc::downgrade(place));
         self.count.store(known.places.len(), Ordering::Relaxed);
     }
 
-    pub(super) fn leave(&self, place: &Arc<Place>) {
+    pub(super) fn leave(&self, place: &Arc<EnginePlace>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.places.retain(|it| it.strong_count() > 0 && it.as_ptr() != Arc::as_ptr(place));
         self.count.store(known.places.len(), Ordering::Relaxed);
@@ -44,7 +44,7 @@ impl DomainEngines {
 
     /// Returns the next engine of the domain, except `place`, without a leader. Does not wait:
     /// another thread that searches helps instead.
-    fn next_idle(&self, place: &Place) -> Option<Arc<Place>> {
+    fn next_idle(&self, place: &EnginePlace) -> Option<Arc<EnginePlace>> {
         if self.count.load(Ordering::Relaxed) < 2 {
             return None;
         }
@@ -57,7 +57,7 @@ impl DomainEngines {
         for _ in 0..count {
             known.next = (known.next + 1) % count;
             let next = known.places[known.next].upgrade();
-            let is_idle = |it: &Arc<Place>| !it.shared.has_leader();
+            let is_idle = |it: &Arc<EnginePlace>| !it.shared.has_leader();
             if let Some(next) = next.filter(|it| !std::ptr::eq(&**it, place) && is_idle(it)) {
                 return Some(next);
             }
@@ -66,7 +66,7 @@ impl DomainEngines {
     }
 }
 
-impl Place {
+impl EnginePlace {
     /// Makes a turn for an engine without a leader, unless some thread does.
     #[inline]
     pub(super) fn help(&self, caretaker: Option<&Membership>) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::nanoseconds;
-use super::place::{PendingWakeups, Place};
+use super::place::{EnginePlace, PendingWakeups};
 use crate::progress::caretaker::SendEngine;
 use crate::progress::completions::{PostedTo, counted_as};
 use crate::progress::engine::Engine;
@@ -27,14 +27,14 @@ pub(super) const NAMELESS: u64 = u64::MAX;
 
 /// Destination of a request's completion.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum CompletionTarget {
     Queue { to: PostedTo<u32>, number: u64 },
     Ticket(Arc<Ticket>),
 }
 
 /// A post that is left to the lock holder.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(super) enum PostRequest {
     /// Of the shortest messages: two cache lines with the link of its node.
     Inject {
         request: SendRequest,
@@ -45,13 +45,13 @@ pub(super) enum Request {
     Send {
         request: SendRequest,
         memory: Memory,
-        end: End,
+        end: CompletionTarget,
         more: bool,
     },
     Receive {
         request: ReceiveRequest,
         memory: Memory,
-        end: End,
+        end: CompletionTarget,
     },
     OneSided(Box<OneSidedPost>),
     InjectPut(Box<PutPost>),
@@ -63,14 +63,14 @@ pub(super) enum Request {
 }
 
 /// Size moved by a queue for each request, with the link of its node: three cache lines at most.
-const _: () = assert!(size_of::<Option<Request>>() <= 3 * 64 - size_of::<usize>());
+const _: () = assert!(size_of::<Option<PostRequest>>() <= 3 * 64 - size_of::<usize>());
 
 /// A one-sided operation.
 #[derive(Debug)]
 pub(super) struct OneSidedPost {
     pub(super) request: OneSidedRequest,
     pub(super) memory: Memory,
-    pub(super) end: End,
+    pub(super) end: CompletionTarget,
     /// Destination of the failure of the flush before one with a fence.
     pub(super) flushed_to: PostedTo<u32>,
     pub(super) more: bool,
@@ -157,7 +157,7 @@ impl Inside {
 
     /// Completes each call and request: a sleeping leader is to see its effects, and waiters
     /// outside their completions.
-    pub(super) fn after(&mut self, place: &Place, pending: &RefCell<PendingWakeups>) {
+    pub(super) fn after(&mut self, place: &EnginePlace, pending: &RefCell<PendingWakeups>) {
         if self.engine.is_none() {
             return;
         }
@@ -186,7 +186,7 @@ impl Inside {
 
     /// Removes sent injects from the waiting ones.
     #[cold]
-    fn remove_sent_injects(&mut self, place: &Place) {
+    fn remove_sent_injects(&mut self, place: &EnginePlace) {
         let engine = self.engine.as_ref().expect(PRESENT);
         let operations = engine.state.core.operations();
         while self.waiting_injects.front().is_some_and(|id| !operations.contains(*id)) {
@@ -198,30 +198,30 @@ impl Inside {
     /// Posts a request that was left to the holder. One that a limit refuses ends with that error:
     /// its poster has continued, and waiting for space would delay all other requests. Injects,
     /// whose posters get no completion, are limited before they are queued instead.
-    pub(super) fn apply(&mut self, request: Request) {
+    pub(super) fn apply(&mut self, request: PostRequest) {
         match request {
-            Request::Inject { request, bytes, to, more } => {
+            PostRequest::Inject { request, bytes, to, more } => {
                 let bytes = bytes.as_slice();
                 match self.engine().inject_admitted(&request, bytes, to, more) {
                     Ok(waits) => self.waiting_injects.extend(waits),
                     Err(error) => {
                         let refused = (error, Memory::nothing());
-                        let end = End::Queue { to, number: NAMELESS };
+                        let end = CompletionTarget::Queue { to, number: NAMELESS };
                         self.refuse(OperationKind::Send, request.endpoint, end, refused);
                     }
                 }
             }
-            Request::Send { request, memory, end, more } => {
+            PostRequest::Send { request, memory, end, more } => {
                 if let Err(refused) = self.post_send(&request, memory, &end, more) {
                     self.refuse(OperationKind::Send, request.endpoint, end, refused);
                 }
             }
-            Request::Receive { request, memory, end } => {
+            PostRequest::Receive { request, memory, end } => {
                 if let Err(refused) = self.post_receive(&request, memory, &end) {
                     self.refuse(kind_of(&request), request.endpoint, end, refused);
                 }
             }
-            Request::OneSided(post) => {
+            PostRequest::OneSided(post) => {
                 let OneSidedPost { request, memory, end, flushed_to, more } = *post;
                 let (kind, endpoint) = (one_sided::kind_of(request.verb), request.endpoint);
                 let posted = self.post_one_sided(request, memory, &end, flushed_to, more);
@@ -229,17 +229,17 @@ impl Inside {
                     self.refuse(kind, endpoint, end, refused);
                 }
             }
-            Request::GiveUp { ticket, endpoint } => {
+            PostRequest::GiveUp { ticket, endpoint } => {
                 self.engine().state.give_up_ticket(&ticket, endpoint)
             }
-            Request::InjectPut(post) => {
+            PostRequest::InjectPut(post) => {
                 let PutPost { request, bytes, to, more } = *post;
                 let (bytes, endpoint) = (bytes.as_slice(), request.endpoint);
                 match self.engine().inject_admitted_put(request, bytes, to, more) {
                     Ok(waits) => self.waiting_injects.extend(waits),
                     Err(error) => {
                         let refused = (error, Memory::nothing());
-                        let end = End::Queue { to, number: NAMELESS };
+                        let end = CompletionTarget::Queue { to, number: NAMELESS };
                         self.refuse(OperationKind::Put, endpoint, end, refused);
                     }
                 }
@@ -248,7 +248,13 @@ impl Inside {
     }
 
     /// Handles a request that could not be posted.
-    fn refuse(&mut self, kind: OperationKind, endpoint: u16, end: End, refused: Refused) {
+    fn refuse(
+        &mut self,
+        kind: OperationKind,
+        endpoint: u16,
+        end: CompletionTarget,
+        refused: Refused,
+    ) {
         let event = counted_as(kind, refused.1.shape.len());
         self.report_refused(kind, end, refused);
         if let Some(event) = event {
@@ -260,16 +266,16 @@ impl Inside {
         &mut self,
         request: &SendRequest,
         memory: Memory,
-        end: &End,
+        end: &CompletionTarget,
         more: bool,
     ) -> Result<(), Refused> {
         match end {
-            End::Queue { to, number } => {
+            CompletionTarget::Queue { to, number } => {
                 if let Some(id) = self.engine().post_send_to(request, memory, *to, more)? {
                     self.name(*number, id);
                 }
             }
-            End::Ticket(ticket) => {
+            CompletionTarget::Ticket(ticket) => {
                 let posted = self.engine().start_send(request, memory, more, Some(ticket))?;
                 if let Posted::Sent(status, buffer) = posted {
                     self.engine().state.completions.end_ticket(ticket, Ok(status), buffer);
@@ -283,14 +289,14 @@ impl Inside {
         &mut self,
         request: &ReceiveRequest,
         memory: Memory,
-        end: &End,
+        end: &CompletionTarget,
     ) -> Result<(), Refused> {
         match end {
-            End::Queue { to, number } => {
+            CompletionTarget::Queue { to, number } => {
                 let id = self.engine().state.post_receive(request, memory, to.route())?;
                 self.name(*number, id);
             }
-            End::Ticket(ticket) => {
+            CompletionTarget::Ticket(ticket) => {
                 self.engine().state.start_receive(request, memory, Some(ticket))?;
             }
         }
@@ -301,16 +307,16 @@ impl Inside {
         &mut self,
         request: OneSidedRequest,
         memory: Memory,
-        end: &End,
+        end: &CompletionTarget,
         flushed_to: PostedTo<u32>,
         more: bool,
     ) -> Result<(), Refused> {
         match end {
-            End::Queue { to, number } => {
+            CompletionTarget::Queue { to, number } => {
                 let id = self.engine().post_one_sided_to(request, memory, *to, more)?;
                 self.name(*number, id);
             }
-            End::Ticket(ticket) => {
+            CompletionTarget::Ticket(ticket) => {
                 let ticket = Some(ticket);
                 self.engine().start_one_sided(request, memory, more, flushed_to, ticket)?;
             }
@@ -318,14 +324,23 @@ impl Inside {
         Ok(())
     }
 
-    fn report_refused(&mut self, kind: OperationKind, end: End, (error, memory): Refused) {
+    fn report_refused(
+        &mut self,
+        kind: OperationKind,
+        end: CompletionTarget,
+        (error, memory): Refused,
+    ) {
         if planted!(LoseRefusal) {
             return;
         }
         let completions = &mut self.engine().state.completions;
         match end {
-            End::Queue { to, .. } => completions.push_refused(to, kind, error, memory.buffer),
-            End::Ticket(ticket) => completions.end_ticket(&ticket, Err(error), memory.buffer),
+            CompletionTarget::Queue { to, .. } => {
+                completions.push_refused(to, kind, error, memory.buffer)
+            }
+            CompletionTarget::Ticket(ticket) => {
+                completions.end_ticket(&ticket, Err(error), memory.buffer)
+            }
         }
     }
 

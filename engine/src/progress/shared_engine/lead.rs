@@ -11,8 +11,8 @@ use crossbeam_utils::Backoff;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::inside::{Inside, Request};
-use super::place::{PendingWakeups, Place};
+use super::inside::{Inside, PostRequest};
+use super::place::{EnginePlace, PendingWakeups};
 use super::{SharedEngine, nanoseconds};
 use crate::progress::caretaker::Membership;
 use crate::progress::engine::Engine;
@@ -127,7 +127,7 @@ impl SharedEngine {
 
 /// Operations of a leader.
 pub(super) struct Leading<'a> {
-    place: &'a Place,
+    place: &'a EnginePlace,
     caretaker: Option<&'a Membership>,
     pending: RefCell<PendingWakeups>,
     turns: u32,
@@ -142,7 +142,7 @@ pub(super) struct Leading<'a> {
 }
 
 impl<'a> Leading<'a> {
-    pub(super) fn new(place: &'a Place, caretaker: Option<&'a Membership>) -> Self {
+    pub(super) fn new(place: &'a EnginePlace, caretaker: Option<&'a Membership>) -> Self {
         let (pending, backoff) = (RefCell::default(), Backoff::new());
         let (has_led, is_for_ever) = (false, false);
         Self {
@@ -159,16 +159,16 @@ impl<'a> Leading<'a> {
     }
 
     /// Creates one for a dedicated thread, on which all others rely.
-    pub(super) fn for_ever(place: &'a Place) -> Self {
+    pub(super) fn for_ever(place: &'a EnginePlace) -> Self {
         Self { is_for_ever: true, ..Self::new(place, None) }
     }
 }
 
-impl Progress<Inside, Request> for Leading<'_> {
+impl Progress<Inside, PostRequest> for Leading<'_> {
     /// Duration of the sleep.
     type Plan = Duration;
 
-    fn apply(&mut self, inside: &mut Inside, request: Request) {
+    fn apply(&mut self, inside: &mut Inside, request: PostRequest) {
         self.place.apply(inside, request, &self.pending);
     }
 

@@ -26,7 +26,7 @@ use std::time::Duration;
 use self::dedicated::Dedicated;
 pub(crate) use self::domain_engines::DomainEngines;
 use self::inside::Inside;
-use self::place::{PendingWakeups, Place};
+use self::place::{EnginePlace, PendingWakeups};
 use self::posts::Turn;
 use super::caretaker::{Cared, Membership, SendEngine};
 use super::completions::Wakeups;
@@ -47,7 +47,7 @@ const INJECTS_MAX: usize = 1 << 10;
 
 /// An engine that any thread uses. Closed when the last reference is dropped.
 pub struct SharedEngine {
-    place: Arc<Place>,
+    place: Arc<EnginePlace>,
     /// Registers it with the background thread; `None`: there is none.
     membership: Option<Membership>,
     /// Makes all progress; `None`: waiting threads do.
@@ -76,7 +76,7 @@ impl SharedEngine {
     ) -> Result<Self, Error> {
         let engine = SendEngine::attach(state, driver, sockets)?;
         let limit = engine.state.core.config().inject_limit;
-        let place = Place::new(engine, domain_engines);
+        let place = EnginePlace::new(engine, domain_engines);
         let place = place.map_err(|error| Error::system("cannot share an engine", error))?;
         let place = Arc::new(place);
         place.domain_engines.join(&place);

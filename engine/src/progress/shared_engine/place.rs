@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::domain_engines::DomainEngines;
-use super::inside::{Inside, Request};
+use super::inside::{Inside, PostRequest};
 use crate::forks::{Closable, EngineFd};
 use crate::progress::caretaker::{Activity, Cared, Membership, SendEngine};
 use crate::progress::completions::Wakeups;
@@ -55,8 +55,8 @@ impl Doorbell<Inside> for Bell {
 }
 
 /// State shared by threads and the background thread.
-pub(super) struct Place {
-    pub(super) shared: Shared<Inside, Request, Bell>,
+pub(super) struct EnginePlace {
+    pub(super) shared: Shared<Inside, PostRequest, Bell>,
     pub(super) activity: Activity,
     /// Readable when an armed driver has an event.
     pub(super) wake_fd: EngineFd,
@@ -81,7 +81,7 @@ pub(super) struct Place {
     pub(super) waiting_injects: AtomicUsize,
 }
 
-impl Cared for Place {
+impl Cared for EnginePlace {
     fn steps(&self) -> u64 {
         // Posts during a turn of the background thread count, too.
         let steps = self.activity.steps() + self.shared.combiner().pushed() as u64;
@@ -128,13 +128,13 @@ impl Cared for Place {
     }
 }
 
-impl Closable for Place {
+impl Closable for EnginePlace {
     fn close_in_child(&self) {
         self.shared.combiner().shut();
     }
 }
 
-impl Place {
+impl EnginePlace {
     pub(super) fn new(engine: SendEngine, domain_engines: Arc<DomainEngines>) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(refused("eventfd"))?;
@@ -170,7 +170,7 @@ impl Place {
     pub(super) fn apply(
         &self,
         inside: &mut Inside,
-        request: Request,
+        request: PostRequest,
         pending: &RefCell<PendingWakeups>,
     ) {
         inside.apply(request);

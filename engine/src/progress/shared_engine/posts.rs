@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::SharedEngine;
-use super::inside::{Copied, End, Inside, OneSidedPost, PutPost, Request};
+use super::inside::{CompletionTarget, Copied, Inside, OneSidedPost, PostRequest, PutPost};
 use crate::progress::completions::PostedTo;
 use crate::progress::engine::Engine;
 use crate::progress::outside::Ticket;
 use crate::progress::post::{Memory, Posted, Refused, beyond_inject_limit};
-use crate::progress::shared::{self, Guard};
+use crate::progress::shared::{self, CombinerGuard};
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
@@ -18,7 +18,7 @@ use crate::proto::table::Id;
 use crate::types::{Error, OperationId, OperationName};
 
 /// The lock of an engine.
-pub(super) type Inner<'a> = Guard<'a, Inside, Request>;
+pub(super) type Inner<'a> = CombinerGuard<'a, Inside, PostRequest>;
 
 /// Reason of a refused post.
 const OTHERS: &str = "queued posts of other threads";
@@ -134,7 +134,7 @@ impl SharedEngine {
         guard: Option<Inner<'_>>,
         what: P,
         inline: impl FnOnce(&mut Engine, P) -> R,
-        queued: impl FnOnce(P) -> Request,
+        queued: impl FnOnce(P) -> PostRequest,
     ) -> Option<R> {
         // A callback of the engine cannot wait for it.
         let is_callback = || guard.is_none() && self.place.shared.combiner().is_held_here();
@@ -161,8 +161,8 @@ impl SharedEngine {
         );
         self.after_call(pending);
         match posted {
-            shared::Posted::Inline(answer) => Some(answer),
-            shared::Posted::Queued => None,
+            shared::PostOutcome::Inline(answer) => Some(answer),
+            shared::PostOutcome::Queued => None,
         }
     }
 
@@ -172,7 +172,7 @@ impl SharedEngine {
         guard: Option<Inner<'_>>,
         memory: Memory,
         inline: impl FnOnce(&mut Engine, Memory) -> Result<R, Refused>,
-        queued: impl FnOnce(Memory) -> Request,
+        queued: impl FnOnce(Memory) -> PostRequest,
     ) -> Result<Option<R>, Refused> {
         if let Err(error) = self.check_room(guard.as_ref()) {
             if planted!(DropAtFullQueue) {
@@ -194,7 +194,7 @@ impl SharedEngine {
             None,
             (),
             |engine, ()| engine.state.give_up_ticket(ticket, endpoint),
-            |()| Request::GiveUp { ticket: Arc::clone(ticket), endpoint },
+            |()| PostRequest::GiveUp { ticket: Arc::clone(ticket), endpoint },
         );
     }
 
@@ -235,8 +235,8 @@ impl SharedEngine {
             |engine, memory| engine.post_send_to(request, memory, to, more),
             |memory| {
                 number = self.new_request();
-                let end = End::Queue { to, number };
-                Request::Send { request: *request, memory, end, more }
+                let end = CompletionTarget::Queue { to, number };
+                PostRequest::Send { request: *request, memory, end, more }
             },
         )?;
         Ok(match posted {
@@ -276,7 +276,11 @@ impl SharedEngine {
             |engine, memory| engine.state.post_receive(request, memory, to.route()),
             |memory| {
                 number = self.new_request();
-                Request::Receive { request: *request, memory, end: End::Queue { to, number } }
+                PostRequest::Receive {
+                    request: *request,
+                    memory,
+                    end: CompletionTarget::Queue { to, number },
+                }
             },
         )?;
         Ok(posted.map_or(OperationId(OperationName::Requested(number)), named))
@@ -313,7 +317,7 @@ impl SharedEngine {
             guard,
             (),
             |engine, ()| engine.inject(request, bytes, to.route(), more),
-            |()| Request::Inject { request: *request, bytes: Copied::of(bytes), to, more },
+            |()| PostRequest::Inject { request: *request, bytes: Copied::of(bytes), to, more },
         );
         posted.unwrap_or(Ok(()))
     }
@@ -333,8 +337,8 @@ impl SharedEngine {
             |engine, memory| start(engine, memory).map(Some),
             |guard, memory| {
                 self.post_memory_behind(guard, memory, start, |memory| {
-                    let end = End::Ticket(Arc::clone(&ticket));
-                    Request::Send { request: *request, memory, end, more }
+                    let end = CompletionTarget::Ticket(Arc::clone(&ticket));
+                    PostRequest::Send { request: *request, memory, end, more }
                 })
             },
         );
@@ -359,8 +363,8 @@ impl SharedEngine {
             |engine, memory| start(engine, memory).map(Some),
             |guard, memory| {
                 self.post_memory_behind(guard, memory, start, |memory| {
-                    let end = End::Ticket(Arc::clone(&ticket));
-                    Request::Receive { request: *request, memory, end }
+                    let end = CompletionTarget::Ticket(Arc::clone(&ticket));
+                    PostRequest::Receive { request: *request, memory, end }
                 })
             },
         );
@@ -406,9 +410,9 @@ impl SharedEngine {
             |engine, (request, memory)| engine.post_one_sided_to(request, memory, to, more),
             |(request, memory)| {
                 number = self.new_request();
-                let end = End::Queue { to, number };
+                let end = CompletionTarget::Queue { to, number };
                 let post = OneSidedPost { request, memory, end, flushed_to: to, more };
-                Request::OneSided(Box::new(post))
+                PostRequest::OneSided(Box::new(post))
             },
         );
         Ok(posted.transpose()?.map_or(OperationId(OperationName::Requested(number)), named))
@@ -432,9 +436,9 @@ impl SharedEngine {
                 return Err((error, memory));
             }
             let queued = |(request, memory)| {
-                let end = End::Ticket(Arc::clone(&ticket));
+                let end = CompletionTarget::Ticket(Arc::clone(&ticket));
                 let post = OneSidedPost { request, memory, end, flushed_to, more };
-                Request::OneSided(Box::new(post))
+                PostRequest::OneSided(Box::new(post))
             };
             self.post_behind(guard, (request, memory), start, queued).unwrap_or(Ok(()))
         })?;
@@ -474,7 +478,7 @@ impl SharedEngine {
             |engine, request| engine.inject_put(request, bytes, to, more),
             |request| {
                 let post = PutPost { request, bytes: Copied::of(bytes), to, more };
-                Request::InjectPut(Box::new(post))
+                PostRequest::InjectPut(Box::new(post))
             },
         );
         posted.unwrap_or(Ok(()))

@@ -12,7 +12,7 @@ impl SharedEngine {
     /// `requests_max` requests.
     pub(crate) fn of_world(engine: Engine, requests_max: usize) -> Result<Self, Error> {
         let inject_limit = engine.state.core.config().inject_limit as usize;
-        let place = Place::new(SendEngine::of_world(engine), Arc::default());
+        let place = EnginePlace::new(SendEngine::of_world(engine), Arc::default());
         let place = place.map_err(|error| Error::system("cannot share an engine", error))?;
         Ok(Self {
             place: Arc::new(place),
@@ -80,7 +80,7 @@ impl SharedEngine {
     }
 }
 
-impl Place {
+impl EnginePlace {
     /// Sleeps as a simulated leader; returns `false` if this thread is none.
     pub(super) fn sleeps_in_world(&self) -> bool {
         if threads::number().is_none() {

@@ -44,7 +44,7 @@ fn bytes_of(number: usize, length: usize) -> Vec<u8> {
 /// Posts a receive and a send of a message; returns whether the send has ended.
 fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) -> bool {
     let Message { length, context, hint } = message;
-    let route = Route::Queue { queue: 0, user_data: number as u64, silent: false };
+    let route = CompletionRoute::Queue { queue: 0, user_data: number as u64, silent: false };
     // Any message of its context: which one it gets shows the order of matching.
     let (tag, ignore, capacity) = (0, u64::MAX, length as u64);
     let request = ReceiveRequest {

@@ -21,7 +21,7 @@ use super::world::{Step, World};
 use crate::driver::sim::datagrams::DatagramImpairments;
 use crate::driver::sim::net::Impairments;
 use crate::memory::Buffer;
-use crate::progress::completions::Route;
+use crate::progress::completions::CompletionRoute;
 use crate::progress::post::{Memory, Posted};
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
@@ -255,9 +255,9 @@ impl Traffic {
     }
 
     /// What completions name: the context, and the number of the message.
-    fn route(&self, number: usize) -> Route {
+    fn route(&self, number: usize) -> CompletionRoute {
         let context = self.context << 32 | number as u64;
-        Route::Queue { queue: 0, user_data: context, silent: false }
+        CompletionRoute::Queue { queue: 0, user_data: context, silent: false }
     }
 
     fn receive(&self, world: &mut World, peer: Id, number: usize) {

@@ -7,7 +7,7 @@ use super::wishes::{Wishes, named_by, owns};
 
 /// An address of a NIC that could be a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pick {
+pub(super) struct RailPick {
     /// Position of the NIC.
     pub(super) nic: usize,
     /// Position of the entry of the setting `nics` that names it; 0 without one.
@@ -24,10 +24,10 @@ struct Group {
 
 impl Group {
     /// The best address of those that `suits`: private before public ones.
-    fn best(&self, suits: impl Fn(&IpAddr) -> bool) -> Option<Pick> {
+    fn best(&self, suits: impl Fn(&IpAddr) -> bool) -> Option<RailPick> {
         let suitable = self.addresses.iter().filter(|address| suits(address));
         let best = suitable.min_by_key(|address| (address_rank(address), is_public(address)))?;
-        Some(Pick { nic: self.nic, named: self.named, address: *best })
+        Some(RailPick { nic: self.nic, named: self.named, address: *best })
     }
 }
 
@@ -65,7 +65,7 @@ impl<'a> Picking<'a> {
 
     /// All that could be rails at the same time, in no order. What is not among them has a
     /// refusal.
-    pub(super) fn picks(&mut self) -> Vec<Pick> {
+    pub(super) fn picks(&mut self) -> Vec<RailPick> {
         let mut groups = Vec::new();
         for (position, nic) in self.nics.iter().enumerate() {
             match self.groups_of(position, nic) {
@@ -195,7 +195,7 @@ impl<'a> Picking<'a> {
     }
 
     /// What the settings name: by the family of the first entry, IPv4 if that means both.
-    fn named(&mut self, groups: &[Group]) -> Vec<Pick> {
+    fn named(&mut self, groups: &[Group]) -> Vec<RailPick> {
         self.tier = Tier::Named;
         let first = || {
             let by_order = groups.iter().filter_map(|group| group.best(|_| true));
@@ -208,7 +208,7 @@ impl<'a> Picking<'a> {
     }
 
     /// What is best where nothing is named.
-    fn unnamed(&mut self, groups: &[Group]) -> Vec<Pick> {
+    fn unnamed(&mut self, groups: &[Group]) -> Vec<RailPick> {
         let nics = self.nics;
         let tier_of = |group: &Group| tier_of(&nics[group.nic], &group.addresses);
         let Some(best) = groups.iter().map(tier_of).min() else { return Vec::new() };
@@ -219,7 +219,7 @@ impl<'a> Picking<'a> {
             self.refusals[group.nic] = Some(detour_reason(&nics[group.nic]));
         }
         let by_use =
-            |pick: &Pick| (address_rank(&pick.address), is_public(&pick.address), pick.nic);
+            |pick: &RailPick| (address_rank(&pick.address), is_public(&pick.address), pick.nic);
         let all = groups.iter().filter_map(|group| group.best(|_| true));
         let Some(first) = all.min_by_key(by_use) else { return Vec::new() };
         if best != Tier::Ordinary {
@@ -236,7 +236,7 @@ impl<'a> Picking<'a> {
         groups: impl IntoIterator<Item = &'g Group>,
         first: IpAddr,
         suits: impl Fn(&IpAddr) -> bool,
-    ) -> Vec<Pick> {
+    ) -> Vec<RailPick> {
         let (family, other) = if first.is_ipv4() { ("IPv4", "IPv6") } else { ("IPv6", "IPv4") };
         let mut picks = Vec::new();
         for group in groups {
@@ -257,7 +257,7 @@ impl<'a> Picking<'a> {
 
     /// Keeps only `first`: detours lead to the same hosts, and link-local addresses do not identify
     /// the link.
-    fn only(&mut self, groups: &[&Group], first: Pick) -> Vec<Pick> {
+    fn only(&mut self, groups: &[&Group], first: RailPick) -> Vec<RailPick> {
         let winner = &self.nics[first.nic].name;
         for group in groups.iter().filter(|group| group.nic != first.nic) {
             let name = &self.nics[group.nic].name;
@@ -270,7 +270,7 @@ impl<'a> Picking<'a> {
     }
 
     /// Drops public addresses if there are private ones.
-    fn drop_public(&mut self, picks: &mut Vec<Pick>) {
+    fn drop_public(&mut self, picks: &mut Vec<RailPick>) {
         let Some(private) = picks.iter().find(|pick| !is_public(&pick.address)).copied() else {
             return;
         };
@@ -291,8 +291,8 @@ impl<'a> Picking<'a> {
     }
 
     /// Keeps one pick for each address: rails are identified by their addresses.
-    fn each_once(&mut self, picks: Vec<Pick>) -> Vec<Pick> {
-        let mut kept: Vec<Pick> = Vec::with_capacity(picks.len());
+    fn each_once(&mut self, picks: Vec<RailPick>) -> Vec<RailPick> {
+        let mut kept: Vec<RailPick> = Vec::with_capacity(picks.len());
         for pick in picks {
             match kept.iter().position(|known| known.address == pick.address) {
                 None => kept.push(pick),
