@@ -1,12 +1,13 @@
 //! The end of a session: failed operations, messages that can still be received, released windows.
 
+use super::context::{Cx, SharedState};
 use super::core::{Action, Core};
 use super::credit::ReceiveCredit;
 use super::effects::Effects;
 use super::failure::PeerFailure;
 use super::operation::{Cause, Operation, OperationState};
 use super::peers::Remote;
-use super::session::ControlFrame;
+use super::session::Session;
 use super::table::Id;
 use super::unexpected::Kind;
 use crate::proto::ready::Work;
@@ -187,14 +188,17 @@ impl Core {
 
     /// Ends an operation, at once or as soon as the kernel has released its memory.
     pub(super) fn fail_operation(&mut self, id: Id, cause: &Cause, effects: &mut impl Effects) {
-        if self.shared.operations.receive(id).is_some() {
+        if let Some(receive) = self.shared.operations.receive(id) {
             if !planted!(KeepReceivesOfDead) {
-                self.withdraw_receive(id);
-                self.end_unmatched(id, cause.clone(), effects);
+                let name = receive.source().and_then(|source| self.name_of(source));
+                let SharedState { endpoints, operations, peers, .. } = &mut self.shared;
+                endpoints.withdraw(operations, id);
+                operations.end_unmatched(id, peers, cause.clone().ended(name), effects);
             }
             return;
         }
         let Some(operation) = self.shared.operations.get_mut(id) else { return };
+        let (slot, remote) = (operation.session, operation.remote);
         match &mut operation.state {
             OperationState::Serving(serving) if serving.unreleased > 0 => {
                 // After DONE the message has arrived, whether or not the peer fails.
@@ -209,36 +213,25 @@ impl Core {
                 if pulling.targeted > 0 && !planted!(EndBeforeReap) =>
             {
                 pulling.failed.get_or_insert_with(|| cause.clone());
-                self.forget_waiting(id);
+                self.with(slot, |it, mut cx| it.forget_waiting(&mut cx, id));
                 return;
             }
-            OperationState::Multi(_) => return self.fail_multi(id, cause, effects),
+            OperationState::Multi(_) => {
+                let ended = cause.clone().ended(self.name_of(remote));
+                let SharedState { endpoints, operations, .. } = &mut self.shared;
+                return operations.fail_multi(endpoints, id, ended, effects);
+            }
             _ => {}
         }
-        let name = self.shared.operations.get(id).and_then(|found| self.name_of(found.remote));
-        self.forget_waiting(id);
-        let slot =
-            self.shared.operations.get(id).map_or(super::operation::NO_SESSION, |it| it.session);
-        self.with(slot, |it, mut cx| it.forget_pull(&mut cx, id));
-        let ended = self.remove_operation(id);
-        let slice_of = ended.and_then(|ended| ended.slice_of);
-        self.end_receive(id, slice_of, cause.clone().ended(name), effects);
+        let name = self.name_of(remote);
+        self.with(slot, |it, mut cx| {
+            it.forget_waiting(&mut cx, id);
+            it.forget_pull(&mut cx, id);
+        });
+        let slice_of = self.remove_operation(id).and_then(|ended| ended.slice_of);
+        let ended = cause.clone().ended(name);
+        self.shared.operations.end_receive(id, slice_of, ended, effects);
         self.with(slot, |it, mut cx| it.look_at_fences(&mut cx));
-    }
-
-    /// Notifies the sender of an operation that pulls that its message is not needed any more;
-    /// their session may continue.
-    ///
-    /// RR-RDV-5.
-    pub(super) fn give_up_pull(&mut self, id: Id) {
-        let Some(operation) = self.shared.operations.get(id) else { return };
-        if let OperationState::Pulling(pulling) = &operation.state
-            && pulling.failed.is_none()
-        {
-            let (session, send_operation) = (operation.session, pulling.send_operation);
-            let status = crate::wire::done::STATUS_ABANDONED;
-            self.push_control(session, ControlFrame::done(send_operation, status, 0));
-        }
     }
 
     /// Fails a receive whose sender has abandoned the message.
@@ -248,23 +241,22 @@ impl Core {
             self.fail_operation(id, &Cause::Peer(PeerFailure::Left), effects);
         }
     }
+}
 
-    fn forget_waiting(&mut self, id: Id) {
-        let Some(operation) = self.shared.operations.get(id) else { return };
-        let slot = operation.session;
-        let is_queued = matches!(operation.state, OperationState::Queued { .. });
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        if is_queued {
-            session.waiting.retain(|&waiting| waiting != id);
+impl Session {
+    /// Removes an operation of the session from those that wait to be sent or granted.
+    fn forget_waiting(&mut self, cx: &mut Cx<'_>, id: Id) {
+        let found = cx.shared.operations.get(id);
+        if found.is_some_and(|it| matches!(it.state, OperationState::Queued { .. })) {
+            self.waiting.retain(|&waiting| waiting != id);
             // The first waiting send may need less than the previous one.
-            if session.is_connected() && session.has_waiting() {
-                self.shared.ready.add(slot, Work::Stage);
+            if self.is_connected() && self.has_waiting() {
+                cx.add_work(Work::Stage);
             }
         }
-        if let Some(one_sided) = session.one_sided.as_deref_mut() {
-            one_sided.waiting.retain(|&waiting| waiting != id);
-            one_sided.replies.retain(|&waiting| waiting != id);
+        if let Some(one_sided) = self.one_sided.as_deref_mut() {
+            one_sided.forget(id);
         }
-        session.rendezvous.forget(id);
+        self.rendezvous.forget(id);
     }
 }

@@ -140,6 +140,12 @@ impl SessionOneSided {
         hit
     }
 
+    /// Removes an operation from those that were not sent.
+    pub(in crate::proto) fn forget(&mut self, id: Id) {
+        self.waiting.retain(|&waiting| waiting != id);
+        self.replies.retain(|&waiting| waiting != id);
+    }
+
     /// Appends operations of this side, not sent yet.
     pub(in crate::proto) fn add_waiting(&mut self, operations: VecDeque<Id>) {
         self.waiting.extend(operations);

@@ -239,16 +239,6 @@ impl Core {
         self.shared.ready.add(slot, Work::Stage);
     }
 
-    /// Refuses an operation of a peer whose memory or endpoint was closed before the reply was
-    /// sent.
-    pub(in crate::proto) fn give_up_answer(&mut self, id: Id, refusal: Refusal) {
-        let Some(operation) = self.shared.operations.get(id) else { return };
-        if let &OperationState::Replying { to } = &operation.state {
-            let reply = ShortReply::new(to, refusal.code(), &[]);
-            self.push_control(operation.session, ControlFrame::Reply(reply));
-        }
-    }
-
     /// Stages the data of a reply.
     pub(super) fn stage_reply(&mut self, id: Id) -> Staged<'_> {
         let Some(operation) = self.shared.operations.get(id) else { return Staged::Blocked };

@@ -153,7 +153,7 @@ impl Core {
             let (remote, slice_of) = (found.remote, found.slice_of);
             self.remove_operation(operation);
             let ended = cause.ended(self.name_of(remote));
-            self.end_receive(operation, slice_of, ended, effects);
+            self.shared.operations.end_receive(operation, slice_of, ended, effects);
         } else {
             self.continue_pull(operation, effects);
         }

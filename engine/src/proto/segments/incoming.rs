@@ -297,10 +297,13 @@ impl Core {
     ) -> Result<(), FrameError> {
         match envelope {
             EnvelopeHeader::Eager(header, data) => {
-                self.take_eager(slot, header, *data, payload, now_ns, effects)
+                let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+                session.take_eager(&mut cx, header, *data, payload, now_ns, effects)
             }
             EnvelopeHeader::Rts(header, data) => {
-                self.take_rts(slot, header, *data, payload, effects)
+                self.pull_matched(slot, effects, |session, cx, effects| {
+                    session.take_rts(cx, header, *data, payload, effects)
+                })
             }
         }
     }
