@@ -158,6 +158,22 @@ pub(crate) mod simulated {
         TakeLatePiece,
         /// A receive waits for pieces of a ring that has ended.
         ForgetPieces,
+        /// A fast path does not learn that its session is being left.
+        MissLeaving,
+        /// A fast path does not learn that its session has sends that wait.
+        MissWaiting,
+        /// A fast path does not learn that its session has control frames to send.
+        MissControl,
+        /// A fast path does not learn that its session has segments that wait.
+        MissQueued,
+        /// A fast path does not learn that its session has bulk data in datagrams.
+        MissBulk,
+        /// A fast path does not learn that its session has a segment due.
+        MissUpdate,
+        /// A fast path does not learn that its session has frames before a missing one.
+        MissEarly,
+        /// A fast path does not learn that its session has a goodbye of its peer.
+        MissGoodbye,
         /// Bulk data that came in a datagram is placed one byte too early.
         ShiftData,
         /// The oldest segment counts as acknowledged although it is not.
@@ -200,7 +216,7 @@ pub(crate) mod simulated {
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 62] = [
+    pub(crate) const BUGS: [Bug; 70] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -238,6 +254,14 @@ pub(crate) mod simulated {
         Bug::TakeUnread,
         Bug::TakeLatePiece,
         Bug::ForgetPieces,
+        Bug::MissLeaving,
+        Bug::MissWaiting,
+        Bug::MissControl,
+        Bug::MissQueued,
+        Bug::MissBulk,
+        Bug::MissUpdate,
+        Bug::MissEarly,
+        Bug::MissGoodbye,
         Bug::ShiftData,
         Bug::ReleaseUnacked,
         Bug::AckTooMuch,

@@ -159,7 +159,7 @@ impl BlockingCall {
         after: Option<Duration>,
         outcome: TimeOutOutcome,
     ) -> Error {
-        let address = |peer| engine.with(|engine| engine.address_of(peer));
+        let address = |peer| engine.with(|engine| engine.state.address_of(peer));
         let (peer, envelope) = (self.peer.and_then(address), self.envelope);
         TimeOut { peer, envelope, ..TimeOut::new(self.name, after, outcome) }.into()
     }

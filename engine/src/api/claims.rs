@@ -45,7 +45,7 @@ impl<M: Attached> ClaimedMessage<M> {
 impl<M: Attached> Drop for ClaimedMessage<M> {
     fn drop(&mut self) {
         if let Some(claim) = self.claim.take() {
-            self.engine.with_to_let_go(|engine| engine.discard_claimed(claim));
+            self.engine.with_to_let_go(|engine| engine.state.core.discard_claimed(claim));
         }
     }
 }
@@ -62,7 +62,7 @@ impl<M: Attached> Endpoint<M> {
         let engine = &self.open().engine;
         let claimed = engine.with(|engine| {
             engine.progress()?;
-            engine.claim(&request)
+            engine.state.claim(&request)
         })?;
         Ok(claimed.map(|(claim, status)| {
             let (engine, claim) = (engine.clone(), Some(claim));
@@ -87,7 +87,8 @@ impl<M: Attached> Endpoint<M> {
         let PostedTo { queue, user_data, silent } = self.received_to(options);
         let to = PostedTo { queue: M::Engine::number_of(queue), user_data, silent };
         let number = open.number;
-        let post = |engine: &mut Engine| engine.receive_claimed(claim, number, memory, to.route());
+        let post =
+            |engine: &mut Engine| engine.state.receive_claimed(claim, number, memory, to.route());
         let posted = open.engine.with(post)?;
         message.claim = None;
         Ok(OperationId(OperationName::Posted(posted)))

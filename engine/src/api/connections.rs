@@ -73,7 +73,7 @@ impl<M: Attached> std::fmt::Debug for Listener<M> {
 impl<M: Attached> Drop for Listener<M> {
     fn drop(&mut self) {
         let endpoint = self.endpoint;
-        self.engine.with_to_let_go(|engine| engine.end_listening(endpoint));
+        self.engine.with_to_let_go(|engine| engine.with_requests(|it| it.end_listening(endpoint)));
     }
 }
 
@@ -92,7 +92,10 @@ impl<M: Attached> Listener<M> {
     /// events).
     pub fn reject(&self, request: RequestId, data: &[u8]) -> Result<(), Error> {
         check(data)?;
-        match self.engine.with(|engine| engine.reject(self.endpoint, request, data)) {
+        match self
+            .engine
+            .with(|engine| engine.with_requests(|it| it.reject(self.endpoint, request, data)))
+        {
             true => Ok(()),
             false => Err(no_request()),
         }
@@ -124,9 +127,9 @@ impl<M: Attached> Endpoint<M> {
     pub fn listen(&self, options: ListenOptions) -> Result<Listener<M>, Error> {
         let open = self.open();
         let answer_timeout_ns = nanoseconds(options.answer_timeout);
-        let is_first = open
-            .engine
-            .with(|engine| engine.listen(open.number, options.backlog.max(1), answer_timeout_ns));
+        let is_first = open.engine.with(|engine| {
+            engine.state.requests.listen(open.number, options.backlog.max(1), answer_timeout_ns)
+        });
         if !is_first {
             return Err(Error::misuse("this endpoint has a listener already; drop that first"));
         }
@@ -179,7 +182,10 @@ impl<M: Attached> Endpoint<M> {
         data: &[u8],
     ) -> Result<ConnectionId, Error> {
         check(data)?;
-        let asked = listener.engine.with(|engine| engine.take_request(listener.endpoint, request));
+        let asked = listener.engine.with(|engine| {
+            let state = &mut *engine.state;
+            state.requests.take(&state.core, listener.endpoint, request)
+        });
         let (asked, asks) = asked.ok_or_else(no_request)?;
         let open = self.open();
         let connection =
@@ -188,7 +194,7 @@ impl<M: Attached> Endpoint<M> {
         let sent =
             listener.engine.with(|engine| engine.say_accepted(connection, &asked, &address, data));
         if let Err(error) = sent {
-            open.engine.with(|engine| engine.forget_accepted(connection));
+            open.engine.with(|engine| engine.state.requests.forget_accepted(connection));
             return Err(error);
         }
         Ok(connection)
@@ -204,7 +210,10 @@ impl<M: Attached> Endpoint<M> {
     /// [`Error::Misuse`] if it has ended already.
     pub fn shut_down(&self, connection: ConnectionId) -> Result<(), Error> {
         let open = self.open();
-        match open.engine.with(|engine| engine.shut_connection_down(open.number, connection)) {
+        match open
+            .engine
+            .with(|engine| engine.with_requests(|it| it.shut_down(open.number, connection)))
+        {
             true => Ok(()),
             false => Err(Error::misuse(
                 "no such connection: it has ended (see the events), or belongs to another endpoint",
@@ -226,7 +235,7 @@ impl<M: Attached> Endpoint<M> {
 
     /// Connections with a peer that is about to be removed end.
     pub(super) fn end_connections_with(&self, peer: Peer) {
-        self.open().engine.with(|engine| engine.end_connections_with(peer));
+        self.open().engine.with(|engine| engine.with_requests(|it| it.remove_peer(peer)));
     }
 
     /// Binds the endpoint to an event queue.

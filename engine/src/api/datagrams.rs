@@ -73,7 +73,7 @@ impl<M: Attached> Endpoint<M> {
     /// Returns state and counters of shared memory with engines of this host, for all endpoints of
     /// this engine.
     pub fn shared_memory(&self) -> SharedMemoryState {
-        self.open().engine.with(|engine| engine.shared_memory())
+        self.open().engine.with(|engine| engine.driver.shared_memory())
     }
 }
 
@@ -92,10 +92,10 @@ fn state_of(engine: &Engine) -> DatagramState {
             receive_buffer_bytes,
             send_buffer_bytes,
             wanted_buffer_bytes: udp::WANTED_BYTES,
-            frames: engine.frame_state(),
+            frames: engine.driver.frame_state(),
             dropped: DroppedDatagrams {
                 malformed,
-                too_long: engine.driver_counters().datagrams_too_long,
+                too_long: engine.driver.counters().datagrams_too_long,
                 unknown,
                 forged,
                 repeated,

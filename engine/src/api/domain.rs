@@ -16,7 +16,7 @@ use crate::driver;
 use crate::driver::traits::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_USUAL, PIECE_BYTES_MAX, SendMode,
 };
-use crate::forks::{EngineFd, OwnerProcess};
+use crate::forks::OwnerProcess;
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
 use crate::progress::datagram::{Datagrams, window_bytes};
@@ -284,10 +284,11 @@ impl Domain {
             })
         });
         if has_several {
-            let of_rails = driver::tcp::listeners_of_rails(&state.listener, &selection.rails);
-            state.listeners_of_rails = of_rails.into_iter().map(EngineFd::new).collect();
+            let of_rails =
+                driver::tcp::listeners_of_rails(state.listeners.first(), &selection.rails);
+            state.listeners.add(of_rails);
         }
-        state.rails_chosen = selection.rails;
+        state.rails.set_chosen(selection.rails);
         let publisher = self.0.exporter.as_ref().map(|exporter| Publisher::new(exporter.slot()));
         state.reports = Reports { publisher, is_verbose: settings.verbose() };
         if settings.verbose() {

@@ -319,7 +319,7 @@ impl<M: Attached> Endpoint<M> {
 
     /// Returns the name of its driver: `"uring"` or `"sockets"`.
     pub fn driver(&self) -> &'static str {
-        self.open().engine.with(|engine| engine.driver_name())
+        self.open().engine.with(|engine| engine.driver.name())
     }
 
     /// Returns its domain.
@@ -498,7 +498,7 @@ impl<M: Attached> Endpoint<M> {
     /// itself is known while it is connected and while messages from it wait to be received: insert
     /// its address to keep it.
     pub fn peer_address(&self, peer: Peer) -> Option<Address> {
-        self.open().engine.with(|engine| engine.address_of(peer))
+        self.open().engine.with(|engine| engine.state.address_of(peer))
     }
 
     /// Returns the length in bytes of the longest message that is sent eagerly to a peer now;
@@ -541,7 +541,7 @@ impl<M: Attached> Endpoint<M> {
     /// # }
     /// ```
     pub fn send_protocol(&self, peer: Peer) -> Option<SendProtocol> {
-        self.open().engine.with(|engine| engine.send_protocol(peer.0))
+        self.open().engine.with(|engine| engine.state.send_protocol(peer.0))
     }
 
     /// Connects to a peer and waits until the session is established, up to `timeout`; without one,
@@ -564,7 +564,7 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// [`Error::UnknownPeer`] if the peer was removed.
     pub fn forget_failure(&self, peer: Peer) -> Result<(), Error> {
-        self.open().engine.with(|engine| engine.forget_failure(peer))
+        self.open().engine.with(|engine| engine.state.forget_failure(peer))
     }
 
     /// Connects to several peers at once and waits for all of them.
@@ -585,7 +585,7 @@ impl<M: Attached> Endpoint<M> {
             outcome?;
         }
         for &peer in peers {
-            let done = |engine: &mut Engine| match engine.connected(peer) {
+            let done = |engine: &mut Engine| match engine.state.connected(peer) {
                 Ok(true) => Some(Ok(())),
                 Ok(false) => None,
                 Err(error) => Some(Err(error)),

@@ -115,7 +115,7 @@ impl EngineRef for Rc<EngineCell> {
         to: PostedTo<&u32>,
     ) -> Result<OperationId, Refused> {
         match self.enter() {
-            Ok(mut engine) => engine.post_into(request, memory, here(to)).map(named),
+            Ok(mut engine) => engine.state.post_into(request, memory, here(to)).map(named),
             Err(error) => Err((error, memory.into_memory())),
         }
     }
@@ -128,7 +128,9 @@ impl EngineRef for Rc<EngineCell> {
         to: PostedTo<&u32>,
     ) -> Result<OperationId, Refused> {
         match self.enter() {
-            Ok(mut engine) => engine.post_receive(request, memory, here(to).route()).map(named),
+            Ok(mut engine) => {
+                engine.state.post_receive(request, memory, here(to).route()).map(named)
+            }
             Err(error) => Err((error, memory)),
         }
     }
@@ -158,7 +160,7 @@ impl EngineRef for Rc<EngineCell> {
 
     fn start_receive(&self, request: &ReceiveRequest, memory: Memory) -> Result<Id, Refused> {
         match self.enter() {
-            Ok(mut engine) => engine.start_receive(request, memory, None),
+            Ok(mut engine) => engine.state.start_receive(request, memory, None),
             Err(error) => Err((error, memory)),
         }
     }
@@ -202,7 +204,7 @@ impl EngineRef for Rc<EngineCell> {
 
     fn cancel(&self, operation: OperationId) -> bool {
         let OperationName::Posted(id) = operation.0 else { return false };
-        self.borrow_mut().cancel(id)
+        self.borrow_mut().state.cancel(id)
     }
 
     fn take_outcome(&self, handle: &Id) -> Option<Outcome> {
@@ -222,7 +224,7 @@ impl EngineRef for Rc<EngineCell> {
     fn cancel_handle(&self, handle: &Id) -> bool {
         let mut engine = self.borrow_mut();
         let operation = engine.state.completions.handles.get(*handle).and_then(|it| it.operation);
-        operation.is_some_and(|operation| engine.cancel(operation))
+        operation.is_some_and(|operation| engine.state.cancel(operation))
     }
 
     fn abort_handle(&self, handle: &Id) {
@@ -240,7 +242,7 @@ impl EngineRef for Rc<EngineCell> {
 
     fn abandon(&self, handle: &Id) {
         match self.borrow_to_let_go() {
-            Some(mut engine) => engine.abandon(*handle),
+            Some(mut engine) => engine.state.abandon(*handle),
             None => self.give_up_later(*handle, None),
         }
     }
@@ -249,7 +251,7 @@ impl EngineRef for Rc<EngineCell> {
         let Some(mut engine) = self.borrow_to_let_go() else {
             return self.give_up_later(*handle, Some(endpoint));
         };
-        engine.give_up_receive(*handle, endpoint);
+        engine.state.give_up_receive(*handle, endpoint);
         drop(engine);
         // Another receive may have got the message.
         self.wake_tasks();

@@ -160,7 +160,7 @@ impl<M: Attached> Endpoint<M> {
         let request = self.receive_request(&selector, 0);
         self.open().engine.with(|engine| {
             engine.progress()?;
-            engine.peek(&request)
+            engine.state.peek(&request)
         })
     }
 
@@ -176,16 +176,16 @@ impl<M: Attached> Endpoint<M> {
     pub fn cancel_where(&self, mut is_wanted: impl FnMut(u64) -> bool) -> bool {
         let Open { engine, number, .. } = self.open();
         engine.with(|engine| {
-            let found = engine.outstanding_of(*number);
+            let found = engine.state.outstanding_of(*number);
             let mut wanted = found.into_iter().filter(|(_, user_data)| is_wanted(*user_data));
-            wanted.any(|(id, _)| engine.cancel(id))
+            wanted.any(|(id, _)| engine.state.cancel(id))
         })
     }
 
     /// Returns the `user_data` of all outstanding operations of this endpoint.
     pub fn outstanding(&self) -> Vec<u64> {
         let Open { engine, number, .. } = self.open();
-        let found = engine.with(|engine| engine.outstanding_of(*number));
+        let found = engine.with(|engine| engine.state.outstanding_of(*number));
         found.into_iter().map(|(_, user_data)| user_data).collect()
     }
 
@@ -289,6 +289,6 @@ impl<M: Attached> Endpoint<M> {
 
     /// Returns the counters of the engine.
     pub fn counters(&self) -> Counters {
-        self.open().engine.with(|engine| engine.counters())
+        self.open().engine.with(|engine| engine.state.counters(&engine.driver))
     }
 }

@@ -221,7 +221,7 @@ impl<M: Attached> Endpoint<M> {
         let (window, counts) = (Arc::new(window), Arc::new(RegionCounts::default()));
         let id = engine.with(|engine| {
             let (window, counts) = (Arc::clone(&window), Arc::clone(&counts));
-            engine.lend_region(window.len() as u64, window, counts)
+            engine.state.lend_region(window.len() as u64, window, counts)
         })?;
         Ok(Region { engine, id, window: Some(window), counts })
     }
@@ -252,10 +252,10 @@ impl<M: Attached> Region<M> {
         let KeyOptions { access, offset, length, key, ref peers } = *options;
         let length = length.unwrap_or_else(|| self.len().saturating_sub(offset));
         self.engine.with(|engine| {
-            let peers = peers.as_ref().map(|peers| engine.engines_of(peers)).transpose()?;
+            let peers = peers.as_ref().map(|peers| engine.state.engines_of(peers)).transpose()?;
             let (offset, length) = (offset as u64, length as u64);
             let request = KeyRequest { key, offset, length, access, peers };
-            engine.add_key(self.id, request).map(RemoteKey)
+            engine.state.add_key(self.id, request).map(RemoteKey)
         })
     }
 
@@ -267,7 +267,7 @@ impl<M: Attached> Region<M> {
     /// [`Error::Busy`] names a peer whose operation is in progress; the key is revoked all the
     /// same. [`Error::Misuse`] if it is no key of this region or was revoked before.
     pub fn revoke(&self, key: RemoteKey, timeout: Option<Duration>) -> Result<(), Error> {
-        let name = self.engine.with(|engine| engine.revoke_key(self.id, key.0))?;
+        let name = self.engine.with(|engine| engine.state.revoke_key(self.id, key.0))?;
         self.wait_until_unused(Some(name), timeout)
     }
 
@@ -277,12 +277,12 @@ impl<M: Attached> Region<M> {
         timeout: Option<Duration>,
     ) -> Result<(), Error> {
         let deadline = super::blocking::deadline_of(timeout);
-        let unused = self
-            .engine
-            .wait(deadline, |engine| engine.user_of_region(self.id, by).is_none().then_some(()))?;
+        let unused = self.engine.wait(deadline, |engine| {
+            engine.state.user_of_region(self.id, by).is_none().then_some(())
+        })?;
         match unused {
             Some(()) => Ok(()),
-            None => Err(self.engine.with(|engine| engine.busy_region(self.id, by))),
+            None => Err(self.engine.with(|engine| engine.state.busy_region(self.id, by))),
         }
     }
 
@@ -363,23 +363,27 @@ impl<M: Attached> Region<M> {
             // Inherited by `fork`: it belongs to the parent, and its memory is not mapped here.
             return;
         }
-        if self.engine.with_to_let_go(|engine| engine.close_region(self.id)).is_none() {
+        if self
+            .engine
+            .with_to_let_go(|engine| engine.state.core.regions_mut().close(self.id))
+            .is_none()
+        {
             return self.end_with_borrowed("it is dropped inside its own engine");
         }
         if self.wait_until_unused(None, Some(CLOSE_GRACE)).is_err() {
             self.abort_accesses();
         }
-        self.engine.with_to_let_go(|engine| engine.forget_region(self.id));
+        self.engine.with_to_let_go(|engine| engine.state.completions.regions.remove(self.id));
     }
 }
 
 impl<M: Attached> Region<M> {
     /// Peers may take any time for operations in progress, or be stopped.
     fn abort_accesses(&self) {
-        let busy = self.engine.with(|engine| engine.busy_region(self.id, None));
+        let busy = self.engine.with(|engine| engine.state.busy_region(self.id, None));
         tracing::debug!("aborting operations on a closed region: {busy}");
         self.engine.with(|engine| engine.abort_accesses(self.id));
-        let is_used = |engine: &mut Engine| engine.user_of_region(self.id, None).is_some();
+        let is_used = |engine: &mut Engine| engine.state.user_of_region(self.id, None).is_some();
         if self.wait_until_unused(None, Some(LET_GO)).is_ok() || !self.engine.with(is_used) {
             return;
         }

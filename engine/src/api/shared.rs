@@ -203,7 +203,8 @@ impl EngineRef for Arc<SharedEngine> {
     }
 
     fn give_up_receive(&self, ticket: &Arc<Ticket>, endpoint: u16) {
-        let given_up = (**self).with_to_let_go(|engine| engine.give_up_ticket(ticket, endpoint));
+        let given_up =
+            (**self).with_to_let_go(|engine| engine.state.give_up_ticket(ticket, endpoint));
         if given_up.is_none() {
             (**self).give_up_later(ticket, endpoint);
         }

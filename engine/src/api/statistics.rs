@@ -14,19 +14,21 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// [`Rail::nic_counters`] returns the counters of their NICs.
     pub fn rails(&self) -> Vec<Rail> {
-        self.open().engine.with(|engine| engine.state.rails_chosen.clone())
+        self.open().engine.with(|engine| engine.state.rails.chosen().to_vec())
     }
 
     /// Returns state and counters of the paths of all sessions. Messages between endpoints of one
     /// engine have no path.
     pub fn paths(&self) -> Vec<PathStatistics> {
-        self.open().engine.with(|engine| engine.paths(usize::MAX).0)
+        self.open().engine.with(|engine| engine.state.paths(&mut engine.driver, usize::MAX).0)
     }
 
     /// Returns all counters, those of the NICs included.
     pub fn statistics(&self) -> Statistics {
         let mut reader = NicReader::open().ok();
-        self.open().engine.with(|engine| engine.statistics(reader.as_mut(), usize::MAX))
+        self.open()
+            .engine
+            .with(|engine| engine.state.statistics(&mut engine.driver, reader.as_mut(), usize::MAX))
     }
 
     /// Returns [`Self::statistics`] in the text format of Prometheus, for programs that serve it

@@ -161,7 +161,7 @@ impl<M: Attached> Endpoint<M> {
     pub fn flush_all(&self, options: SendOptions) -> Result<(), Error> {
         let deadline = deadline_of(options.timeout);
         let at = RemoteAddress { key: super::region::RemoteKey(0), offset: 0 };
-        let peers = self.open().engine.with(|engine| engine.peers_operated_on());
+        let peers = self.open().engine.with(|engine| engine.state.peers_operated_on());
         let (mut flushes, mut refused, mut first) = (VecDeque::new(), 0, None);
         for peer in peers {
             let request = self.one_sided(peer, Verb::Flush, at, 0, &options);

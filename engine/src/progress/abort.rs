@@ -14,7 +14,7 @@ impl Engine {
         state.core.abort(id, Refusal::Endpoint, &mut state.completions);
         self.work();
         if self.state.core.operations().contains(id) {
-            self.reset_closing_lanes();
+            self.setup().lanes.reset_closing_lanes();
         }
     }
 
@@ -23,8 +23,8 @@ impl Engine {
         let state = &mut *self.state;
         state.core.abort_accesses(region, &mut state.completions);
         self.work();
-        if self.user_of_region(region, None).is_some() {
-            self.reset_closing_lanes();
+        if self.state.user_of_region(region, None).is_some() {
+            self.setup().lanes.reset_closing_lanes();
         }
     }
 

@@ -2,19 +2,23 @@
 //! absent.
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::proto::ready::Work;
 use super::engine::{Engine, EngineState};
 use super::roles::Role;
+use crate::driver::AnyDriver;
 use crate::forks::EngineFd;
-use crate::proto::ready::Work;
 use crate::types::Error;
 
 /// Interval of turns while a session is being set up, after a full TCP lane, or after a turn that
 /// did not send everything: no descriptor wakes the background thread for these.
 const SOON: Duration = Duration::from_millis(1);
+
+/// Interval at which control lanes of sessions without datagrams are checked for questions, which
+/// do not wake the background thread. Peers ask once a second at the most.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Descriptors that become readable without a request of this engine: copies of the datagram
 /// socket if there is one, of the listeners, and of the descriptors by which engines of this host
@@ -27,6 +31,29 @@ impl WakeFds {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Makes the copies of an engine, which wake its caretaker.
+    pub(super) fn share(&self, state: &EngineState, driver: &AnyDriver) -> Self {
+        match state.copies_of_wake_fds(driver) {
+            Ok(fds) => self.replace(fds),
+            Err(error) => tracing::warn!("background progress is disabled for an engine: {error}"),
+        }
+        self.clone()
+    }
+
+    /// Replaces the copy of a listener that changed. The last copy of the old one is closed, since
+    /// the kernel listens as long as one exists.
+    pub(super) fn renew(&self, state: &EngineState, driver: &AnyDriver) {
+        if self.current().is_empty() {
+            return;
+        }
+        match state.copies_of_wake_fds(driver) {
+            Ok(fds) => self.replace(fds),
+            Err(error) => {
+                tracing::warn!("a new listener does not wake the background thread: {error}")
+            }
+        }
+    }
+
     fn replace(&self, fds: Vec<EngineFd>) {
         let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let replaced = std::mem::replace(&mut *current, fds.into());
@@ -37,35 +64,6 @@ impl WakeFds {
 }
 
 impl Engine {
-    /// The descriptors that wake the caretaker, for it to keep; none if no copies can be had.
-    pub(super) fn share_wake_fds(&mut self) -> WakeFds {
-        match self.copies_of_wake_fds() {
-            Ok(fds) => self.wake_fds.replace(fds),
-            Err(error) => tracing::warn!("background progress is disabled for an engine: {error}"),
-        }
-        self.wake_fds.clone()
-    }
-
-    /// Replaces the copy of a listener that changed. The last copy of the old one is closed, since
-    /// the kernel listens as long as one exists.
-    pub(super) fn renew_wake_fds(&mut self) {
-        if self.wake_fds.current().is_empty() {
-            return;
-        }
-        match self.copies_of_wake_fds() {
-            Ok(fds) => self.wake_fds.replace(fds),
-            Err(error) => {
-                tracing::warn!("a new listener does not wake the background thread: {error}")
-            }
-        }
-    }
-
-    fn copies_of_wake_fds(&self) -> io::Result<Vec<EngineFd>> {
-        let mut fds = self.state.copies_of_wake_fds()?;
-        fds.extend(self.driver.local_peers_fd().transpose()?.map(EngineFd::new));
-        Ok(fds)
-    }
-
     /// Executes one turn while the owner is absent. Datagrams are read, acknowledged and
     /// retransmitted, sessions set up, deadlines handled; posted operations advance as far as
     /// credit permits, and received data is stored for the owner. Chunks that only the owner can
@@ -78,9 +76,11 @@ impl Engine {
     pub(crate) fn background_turn(&mut self) -> Result<(bool, Option<Duration>), Error> {
         self.owner_is_absent = true;
         self.chunks_rest = !self.driver.begin_detached();
-        self.read_clock();
+        self.state.read_clock();
         self.state.datagrams.poll_detached();
-        self.state.unblock();
+        let state = &mut *self.state;
+        // The driver reports free space to the owner only.
+        state.controls.unblock_all(&mut state.core);
         // The driver handles the event that woke the thread, also if a message arrives before that.
         self.state.owes_rest = true;
         let progressed = self.progress();
@@ -88,43 +88,29 @@ impl Engine {
         self.state.drain_paths();
         self.acknowledge(true);
         self.acknowledge_all();
-        self.quickack_lanes(u64::MAX);
+        let mut cx = self.setup();
+        cx.bulk.quickack(u64::MAX, &mut cx.lanes);
         self.driver.end_detached();
         (self.owner_is_absent, self.chunks_rest) = (false, false);
         let happened = progressed?;
-        self.read_clock();
+        self.state.read_clock();
         let due = [
             self.state.due_in(),
             self.state.engines_asked_in(),
-            self.state.engine_questions.looks_in(),
+            self.state.controls.has_streams().then_some(LOOK),
         ];
         Ok((happened, due.into_iter().flatten().min()))
     }
 }
 
 impl EngineState {
-    /// Copies the descriptors of all listeners, that at the wildcard address first.
-    pub(super) fn copies_of_listeners(&self) -> io::Result<Vec<EngineFd<TcpListener>>> {
-        let all = [&self.listener].into_iter().chain(&self.listeners_of_rails);
-        all.map(EngineFd::<TcpListener>::copy).collect()
-    }
-
     /// See [`WakeFds`].
-    fn copies_of_wake_fds(&self) -> io::Result<Vec<EngineFd>> {
+    fn copies_of_wake_fds(&self, driver: &AnyDriver) -> io::Result<Vec<EngineFd>> {
         let socket = self.datagrams.socket().ok().map(|socket| socket.copy()).transpose()?;
-        let listeners = self.copies_of_listeners()?;
         let socket = socket.map(EngineFd::into_owned);
-        Ok(listeners.into_iter().map(EngineFd::into_owned).chain(socket).collect())
-    }
-
-    /// Retries lanes that were full: the driver reports free space to the owner only.
-    fn unblock(&mut self) {
-        for session in self.blocked.drain(..) {
-            let control = self.controls.get_mut(session as usize);
-            if control.is_some_and(|control| std::mem::take(&mut control.is_blocked)) {
-                self.core.mark_dirty(session);
-            }
-        }
+        let local_peers = driver.local_peers_fd().transpose()?.map(EngineFd::new);
+        let listeners = self.listeners.copies()?.into_iter().map(EngineFd::into_owned);
+        Ok(listeners.chain(socket).chain(local_peers).collect())
     }
 
     /// Returns the earliest deadline of connections and of endpoints.
@@ -152,13 +138,13 @@ impl EngineState {
         let deadline_ns = [self.next_deadline_ns(), self.paths.next_timer_ns()];
         let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.now_ns));
         let due = deadline_ns.into_iter().flatten().min().map(left);
-        let is_growing = self.handshakes_pending > 0
+        let is_growing = self.handshakes.pending() > 0
             || self.core.dirty() > 0
             || self.core.has_unblocked()
             || self.datagrams.waits_for_room()
-            || self.rings.is_full
+            || self.rings.is_some_full()
             || self.core.ready().len(Work::Piece) > 0
-            || self.blocked.iter().any(|&it| self.controls[it as usize].is_blocked)
+            || self.controls.are_some_blocked()
             || self
                 .roles
                 .handshakes()

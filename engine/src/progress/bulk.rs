@@ -1,12 +1,13 @@
 //! Bulk lanes: chunks between the driver and the messages' memory.
 
+use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
 
-use super::engine::Engine;
-use super::roles::{Role, Traffic};
+use super::context::LaneCx;
+use super::roles::Role;
 use super::traits::{CHUNK_HEADER_BYTES, ChunkSend, CloseMode, Interest, LaneKey, SendMode};
-use super::zero_copy::ZeroCopy;
+use super::zero_copy::{Policy, ZeroCopy};
+use crate::proto::core::Core;
 use crate::proto::late::Late;
 use crate::proto::silence::{Unacked, patience};
 use crate::proto::table::Id;
@@ -34,74 +35,135 @@ pub(super) enum LaneEnd<'a> {
     Failed(&'a str),
 }
 
-impl Engine {
-    /// Handles a lane that both sides agree on.
-    pub(super) fn lane_joined(&mut self, key: LaneKey, lane: Id) {
-        self.state.roles.insert(key, Role::Bulk { lane, traffic: Late::NONE });
-        let now_ns = self.state.now_ns;
-        self.state.core.lane_ready(lane, now_ns);
-        self.watch(key, Interest::Readable);
+/// The connections of bulk lanes.
+#[derive(Debug, Default)]
+pub(crate) struct BulkSockets {
+    /// The driver's keys, by slot of the protocol's lane table.
+    keys: Vec<Option<LaneKey>>,
+    /// Lanes whose kernels may delay an acknowledgement, and until when that is harmless.
+    acks_due: VecDeque<(LaneKey, u64)>,
+    /// Copy or zero copy, by session; from the first chunk on.
+    zero_copy: Vec<Option<Box<ZeroCopy>>>,
+}
+
+impl BulkSockets {
+    /// Replaces the keys of another driver.
+    pub(super) fn rename(&mut self, new_key: impl Fn(LaneKey) -> Option<LaneKey>) {
+        self.acks_due.clear();
+        for key in &mut self.keys {
+            *key = key.and_then(&new_key);
+        }
     }
 
-    /// Passes the next chunks of all runnable lanes to the driver.
-    pub(super) fn move_chunks(&mut self) -> bool {
-        let mut happened = false;
-        while let Some(lane) = self.state.core.poll_runnable() {
-            happened |= self.receive_next(lane);
-            happened |= self.send_next(lane);
-        }
-        happened
+    /// Returns whether the kernel of a lane may delay an acknowledgement.
+    #[inline(always)]
+    pub(super) fn has_acks_due(&self) -> bool {
+        !self.acks_due.is_empty()
     }
 
-    fn traffic(&mut self, key: LaneKey) -> Option<&mut Late<Traffic>> {
-        match self.state.roles.get_mut(key)? {
-            Role::Bulk { traffic, .. } | Role::Closing { traffic, .. } => Some(traffic),
-            _ => None,
-        }
+    /// Lets the driver report when any of them is readable.
+    pub(super) fn watch_all(&self, cx: &mut LaneCx<'_>) {
+        self.keys.iter().flatten().for_each(|&key| cx.watch(key, Interest::Readable));
     }
 
     /// Returns the driver's key of a lane; `None` for a closed one, whose slot may be reused.
-    fn key_of(&self, lane: Id) -> Option<LaneKey> {
-        self.state.core.lanes().get(lane)?;
-        self.state.lane_keys.get(lane.index()).copied().flatten()
+    pub(super) fn key_of(&self, core: &Core, lane: Id) -> Option<LaneKey> {
+        core.lanes().get(lane)?;
+        self.keys.get(lane.index()).copied().flatten()
     }
 
-    fn receive_next(&mut self, lane: Id) -> bool {
-        let Some(key) = self.key_of(lane) else { return false };
-        let Some(chunk) = self.state.core.next_receive(lane) else { return false };
-        if let Some(traffic) = self.traffic(key) {
+    /// Notes the connection of a lane, or that it has none.
+    pub(super) fn set_key(&mut self, core: &Core, lane: Id, key: Option<LaneKey>) {
+        if core.lanes().get(lane).is_none() {
+            // Late events of a closed lane do not concern its successor.
+            return;
+        }
+        if lane.index() >= self.keys.len() {
+            self.keys.resize(lane.index() + 1, None);
+        }
+        self.keys[lane.index()] = key;
+    }
+
+    /// Handles a lane that the peer has opened.
+    pub(super) fn handle_accepted(&mut self, key: LaneKey, lane: Id, cx: &mut LaneCx<'_>) {
+        self.set_key(cx.core, lane, Some(key));
+        cx.handle_joined(key, lane);
+    }
+
+    /// Discards what was measured for the previous session in a slot.
+    pub(super) fn end_session(&mut self, session: u32) {
+        if let Some(zero_copy) = self.zero_copy.get_mut(session as usize) {
+            *zero_copy = None;
+        }
+    }
+
+    fn zero_copy(&mut self, session: u32, policy: Policy) -> &mut ZeroCopy {
+        let index = session as usize;
+        if index >= self.zero_copy.len() {
+            self.zero_copy.resize_with(index + 1, || None);
+        }
+        self.zero_copy[index].get_or_insert_with(|| Box::new(ZeroCopy::new(policy)))
+    }
+
+    /// Connects a lane.
+    pub(super) fn connect(&mut self, lane: Id, cx: &mut LaneCx<'_>) {
+        let bulk = cx.core.lanes().get(lane);
+        let place = bulk.map(|bulk| (bulk.session, bulk.path)).zip(cx.core.way_of(lane));
+        let Some(((session, at), (remote, rail))) = place else { return };
+        let remote = cx.paths.scoped(rail, remote);
+        let segment_bytes = cx.segment_limit(session, at);
+        cx.core.limit_segments(lane, segment_bytes);
+        match cx.driver.connect(remote, rail, segment_bytes) {
+            Ok(key) => {
+                self.set_key(cx.core, lane, Some(key));
+                cx.roles.insert(key, Role::LaneConnecting { lane, remote });
+            }
+            Err(error) => cx.lane_lost(lane, true, &error.to_string()),
+        }
+    }
+
+    /// Passes the next chunks of a runnable lane to the driver. Returns whether there were any.
+    pub(super) fn move_chunks(&mut self, lane: Id, cx: &mut LaneCx<'_>) -> bool {
+        let is_receiving = self.receive_next(lane, cx);
+        self.send_next(lane, cx) || is_receiving
+    }
+
+    fn receive_next(&mut self, lane: Id, cx: &mut LaneCx<'_>) -> bool {
+        let Some(key) = self.key_of(cx.core, lane) else { return false };
+        let Some(chunk) = cx.core.next_receive(lane) else { return false };
+        if let Some(traffic) = cx.traffic(key) {
             traffic.receiving = Some(chunk);
         }
-        let Some(target) = self.state.completions.shape(chunk.operation) else { return false };
+        let Some(target) = cx.completions.shape(chunk.operation) else {
+            debug_assert!(false, "an operation with an outstanding chunk has memory");
+            return false;
+        };
         let offset = chunk.offset as usize;
         // SAFETY: the operation keeps its memory until it ends, and the protocol ends no receive
         // while a chunk targets it; granted ranges of a receive never overlap.
-        unsafe { self.driver.recv_chunk(key, target, offset, chunk.length as usize) };
+        unsafe { cx.driver.recv_chunk(key, target, offset, chunk.length as usize) };
         true
     }
 
-    fn send_next(&mut self, lane: Id) -> bool {
-        let Some(key) = self.key_of(lane) else { return false };
-        let Some(chunk) = self.state.core.next_send(lane, &self.state.completions) else {
-            return false;
-        };
-        let session = self.state.core.lanes().get(lane).map_or(0, |lane| lane.session);
-        let policy = self.state.config.zero_copy;
-        let zero_copy = &mut self.control(session).zero_copy;
-        let zero_copy = zero_copy.get_or_insert_with(|| Box::new(ZeroCopy::new(policy)));
-        let mode = zero_copy.mode(chunk.length);
+    fn send_next(&mut self, lane: Id, cx: &mut LaneCx<'_>) -> bool {
+        let Some(key) = self.key_of(cx.core, lane) else { return false };
+        let Some(chunk) = cx.core.next_send(lane, cx.completions) else { return false };
+        let session = cx.core.lanes().get(lane).map_or(0, |lane| lane.session);
+        let mode = self.zero_copy(session, cx.config.zero_copy).mode(chunk.length);
         let is_more = mode == SendMode::Copy
             && chunk.is_followed
             && chunk.length >= FOLLOWED_BYTES_MIN
             && !rare!("a chunk without more behind it", 20);
-        self.read_clock();
-        let now_ns = self.state.now_ns;
-        if let Some(traffic) = self.traffic(key) {
+        let now_ns = cx.read_clock();
+        if let Some(traffic) = cx.traffic(key) {
             traffic.sending = Some((chunk.length, now_ns, mode));
             (traffic.has_sent, traffic.is_ack_due) = (true, false);
             traffic.silence.expect_answer();
         }
-        let Some(source) = self.state.completions.shape(chunk.operation) else { return false };
+        let Some(source) = cx.completions.shape(chunk.operation) else {
+            debug_assert!(false, "an operation with an outstanding chunk has memory");
+            return false;
+        };
         let shift = usize::from(planted!(ShiftChunk) && chunk.offset > 0);
         let (token, offset) = (chunk.operation.to_u64(), chunk.offset as usize - shift);
         let chunk = ChunkSend {
@@ -115,89 +177,89 @@ impl Engine {
         };
         // SAFETY: the operation keeps its memory until it ends, and the protocol ends no send
         // while a chunk of it is unreleased.
-        unsafe { self.driver.send_chunk(&chunk) };
+        unsafe { cx.driver.send_chunk(&chunk) };
         true
     }
 
-    pub(super) fn handle_sent(&mut self, key: LaneKey, result: io::Result<()>) {
-        self.read_clock();
-        let now_ns = self.state.now_ns;
-        let sent = self.traffic(key).and_then(|traffic| {
+    /// Handles the end of sending a chunk.
+    pub(super) fn handle_sent(
+        &mut self,
+        key: LaneKey,
+        result: io::Result<()>,
+        cx: &mut LaneCx<'_>,
+    ) {
+        let now_ns = cx.read_clock();
+        let sent = cx.traffic(key).and_then(|traffic| {
             // The kernel has sent until now.
             traffic.has_sent = true;
             traffic.sending.take()
         });
-        let Some(&mut Role::Bulk { lane, .. }) = self.state.roles.get_mut(key) else { return };
+        let Some(&mut Role::Bulk { lane, .. }) = cx.roles.get_mut(key) else { return };
         match result {
             Ok(()) => {
-                self.state.core.handle_chunk_sent(lane, now_ns);
-                let session = self.state.core.lanes().get(lane).map_or(0, |lane| lane.session);
-                if let (Some((length, since_ns, mode)), Some(zero_copy)) =
-                    (sent, self.control(session).zero_copy.as_mut())
-                {
+                cx.core.handle_chunk_sent(lane, now_ns);
+                let session = cx.core.lanes().get(lane).map_or(0, |lane| lane.session);
+                let zero_copy = self.zero_copy.get_mut(session as usize);
+                if let (Some((length, since_ns, mode)), Some(Some(zero_copy))) = (sent, zero_copy) {
                     zero_copy.handle_sent(mode, length, now_ns - since_ns);
                 }
             }
-            Err(error) => self.close_lane(lane, LaneEnd::Failed(&error.to_string())),
+            Err(error) => self.close(lane, LaneEnd::Failed(&error.to_string()), cx),
         }
     }
 
+    /// Handles the end of receiving a chunk.
     pub(super) fn handle_received(
         &mut self,
         key: LaneKey,
         result: io::Result<[u8; CHUNK_HEADER_BYTES]>,
+        cx: &mut LaneCx<'_>,
     ) {
-        let Some(chunk) = self.traffic(key).and_then(|traffic| traffic.receiving.take()) else {
+        let Some(chunk) = cx.traffic(key).and_then(|traffic| traffic.receiving.take()) else {
             return;
         };
-        let (lane, is_open) = match self.state.roles.get_mut(key) {
+        let (lane, is_open) = match cx.roles.get_mut(key) {
             Some(&mut Role::Bulk { lane, .. }) => (Some(lane), true),
             Some(&mut Role::Closing { lane, .. }) => (lane, false),
             _ => (None, false),
         };
         let Some(lane) = lane else { return };
-        let state = &mut *self.state;
         let header = result.as_ref().ok();
-        let is_good = state.core.handle_chunk_received(
-            lane,
-            chunk,
-            header,
-            state.now_ns,
-            &mut state.completions,
-        );
-        let is_idle = state.core.lanes().get(lane).is_some_and(|lane| lane.incoming.is_empty());
+        let now_ns = *cx.now_ns;
+        let is_good = cx.core.handle_chunk_received(lane, chunk, header, now_ns, cx.completions);
+        let is_idle = cx.core.lanes().get(lane).is_some_and(|lane| lane.incoming.is_empty());
         if is_open && is_good && is_idle {
             // Idle lanes are watched only, for their end.
-            self.watch(key, Interest::Readable);
-            self.plan_ack(key);
+            cx.watch(key, Interest::Readable);
+            self.plan_ack(key, cx);
         } else if is_open && !is_good {
             let cause = match result {
                 Ok(_) => "its stream is out of sync".to_owned(),
                 Err(error) => error.to_string(),
             };
-            self.close_lane(lane, LaneEnd::Failed(&cause));
+            self.close(lane, LaneEnd::Failed(&cause), cx);
         }
     }
 
     /// Schedules an acknowledgement of received chunks, as nothing may be sent soon.
-    fn plan_ack(&mut self, key: LaneKey) {
-        let due_ns = self.state.now_ns + ACK_NS;
-        let Some(traffic) = self.traffic(key) else { return };
-        if std::mem::take(&mut traffic.has_sent) && !traffic.is_ack_due {
-            traffic.is_ack_due = true;
-            self.state.acks_due.push_back((key, due_ns));
+    fn plan_ack(&mut self, key: LaneKey, cx: &mut LaneCx<'_>) {
+        if let Some(traffic) = cx.traffic(key)
+            && std::mem::take(&mut traffic.has_sent)
+            && !std::mem::replace(&mut traffic.is_ack_due, true)
+        {
+            self.acks_due.push_back((key, *cx.now_ns + ACK_NS));
         }
     }
 
     /// Makes kernels acknowledge chunks on lanes where nothing was sent since.
-    pub(super) fn quickack_lanes(&mut self, until_ns: u64) {
-        while let Some(&(key, due_ns)) = self.state.acks_due.front()
+    pub(super) fn quickack(&mut self, until_ns: u64, cx: &mut LaneCx<'_>) {
+        while let Some(&(key, due_ns)) = self.acks_due.front()
             && due_ns <= until_ns
         {
-            self.state.acks_due.pop_front();
-            let traffic = self.traffic(key);
+            self.acks_due.pop_front();
+            let traffic = cx.traffic(key);
             if traffic.is_some_and(|traffic| std::mem::take(&mut traffic.is_ack_due)) {
-                self.driver.quickack(key);
+                cx.driver.quickack(key);
             }
         }
     }
@@ -208,104 +270,106 @@ impl Engine {
     /// nothing else ends.
     ///
     /// RR-LANE-7, RR-LANE-8.
-    pub(super) fn check_lanes(&mut self) {
-        for index in 0..self.state.lane_keys.len() {
-            let Some(key) = self.state.lane_keys[index] else { continue };
-            let Some(Role::Bulk { lane, traffic }) = self.state.roles.get_mut(key) else {
+    pub(super) fn check(&mut self, cx: &mut LaneCx<'_>) {
+        for index in 0..self.keys.len() {
+            let Some(key) = self.keys[index] else { continue };
+            let Some(Role::Bulk { lane, traffic }) = cx.roles.get_mut(key) else {
                 continue;
             };
             let lane = *lane;
             if !traffic.silence.is_owed() {
                 continue;
             }
-            let owed = match self.driver.unacked(key) {
+            let owed = match cx.driver.unacked(key) {
                 Ok(owed) => owed,
                 Err(error) => {
-                    self.close_lane(lane, LaneEnd::Failed(&error.to_string()));
+                    self.close(lane, LaneEnd::Failed(&error.to_string()), cx);
                     continue;
                 }
             };
-            let (now_ns, patience) = (self.state.now_ns, self.patience_with(lane));
-            let Some(traffic) = self.traffic(key) else { continue };
+            let now_ns = *cx.now_ns;
+            let patience = patience(cx.config.peer_timeout, cx.core.has_path_beside(lane));
             let silence = traffic.silence.observe(now_ns, owed, patience);
             let over = silence.filter(|&silence| silence >= patience);
-            let place = self.state.core.lanes().get(lane).map(|bulk| (bulk.session, bulk.path));
+            let place = cx.core.lanes().get(lane).map(|bulk| (bulk.session, bulk.path));
             let Some(place) = place else { continue };
-            if let Some(lost) = self.find_lost_segments(key, place, owed, over.is_some()) {
-                self.replace_lane(lane, &lost);
+            if let Some(lost) = cx.find_lost_segments(key, place, owed, over.is_some()) {
+                cx.core.announce_segments_lost(lane, lost.bytes);
+                cx.note_segments_lost(place, lost.bytes, Some(&lost));
+                self.close(lane, LaneEnd::Failed(&lost.cause), cx);
             } else if let Some(silence) = over {
-                self.state.core.announce_lane_lost(lane);
+                cx.core.announce_lane_lost(lane);
                 let cause = format!("unacknowledged for {} ms", silence.as_millis());
-                self.close_lane(lane, LaneEnd::Failed(&cause));
+                self.close(lane, LaneEnd::Failed(&cause), cx);
             }
         }
-    }
-
-    fn patience_with(&self, lane: Id) -> Duration {
-        patience(self.state.config.peer_timeout, self.state.core.has_path_beside(lane))
     }
 
     /// Handles an idle bulk lane that became readable: it was closed, or is out of sync.
     ///
     /// RR-LANE-3.
-    pub(super) fn handle_bulk_readable(&mut self, key: LaneKey, lane: Id, is_receiving: bool) {
-        let is_expecting =
-            self.state.core.lanes().get(lane).is_some_and(|lane| !lane.incoming.is_empty());
+    pub(super) fn handle_readable(
+        &mut self,
+        key: LaneKey,
+        (lane, is_receiving): (Id, bool),
+        cx: &mut LaneCx<'_>,
+    ) {
+        let is_expecting = cx.core.lanes().get(lane).is_some_and(|lane| !lane.incoming.is_empty());
         if is_receiving || is_expecting {
             // The recv of the chunk reports the result.
             return;
         }
         let mut byte = [0];
-        match self.driver.recv(key, &mut byte) {
-            Ok(0) => self.close_lane(lane, LaneEnd::ByPeer),
-            Ok(_) => self.close_lane(lane, LaneEnd::Failed("unexpected data")),
+        match cx.driver.recv(key, &mut byte) {
+            Ok(0) => self.close(lane, LaneEnd::ByPeer, cx),
+            Ok(_) => self.close(lane, LaneEnd::Failed("unexpected data"), cx),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.watch(key, Interest::Readable);
+                cx.watch(key, Interest::Readable);
             }
-            Err(error) => self.close_lane(lane, LaneEnd::Failed(&error.to_string())),
+            Err(error) => self.close(lane, LaneEnd::Failed(&error.to_string()), cx),
         }
     }
 
     /// Ends a lane because its path is unreliable, as the peer reports if it `is_reported`, or
     /// because another one replaces it.
-    pub(super) fn abandon_lane(&mut self, lane: Id, is_reported: bool) {
+    pub(super) fn abandon(&mut self, lane: Id, is_reported: bool, cx: &mut LaneCx<'_>) {
         if is_reported {
-            let state = &mut *self.state;
-            state.paths.suspect_path_of(&mut state.core, state.now_ns, lane);
+            cx.paths.suspect_path_of(cx.core, *cx.now_ns, lane);
         }
-        self.close_lane(lane, LaneEnd::Abandoned);
+        self.close(lane, LaneEnd::Abandoned, cx);
     }
 
     /// Closes a lane that is not used any more. A lane whose bytes the peer's kernel has not
-    /// acknowledged stays: they may be lost, which [`Self::check_lanes`] finds out, while nothing
+    /// acknowledged stays: they may be lost, which [`Self::check`] finds out, while nothing
     /// would report a connection that is closed with them.
     ///
     /// RR-LANE-5.
-    pub(super) fn close_unused_lane(&mut self, lane: Id) {
-        let key = self.key_of(lane);
-        let owing = key.filter(|&key| self.traffic(key).is_some_and(|it| it.silence.is_owed()));
-        let unacked = owing.map(|key| self.driver.unacked(key));
+    pub(super) fn close_unused(&mut self, lane: Id, cx: &mut LaneCx<'_>) {
+        let key = self.key_of(cx.core, lane);
+        let owing = key.filter(|&key| cx.traffic(key).is_some_and(|it| it.silence.is_owed()));
+        let unacked = owing.map(|key| cx.driver.unacked(key));
         if !matches!(unacked, Some(Ok(Unacked::Answer { .. } | Unacked::Later))) {
-            self.close_lane(lane, LaneEnd::Unused);
+            self.close(lane, LaneEnd::Unused, cx);
         }
     }
 
-    pub(super) fn close_lane(&mut self, lane: Id, end: LaneEnd<'_>) {
-        if let Some(key) = self.key_of(lane) {
-            if let Some(bulk) = self.state.core.lanes().get(lane) {
+    /// Closes a lane.
+    pub(super) fn close(&mut self, lane: Id, end: LaneEnd<'_>, cx: &mut LaneCx<'_>) {
+        if let Some(key) = self.key_of(cx.core, lane) {
+            if let Some(bulk) = cx.core.lanes().get(lane) {
                 let (session, at) = (bulk.session, bulk.path);
-                self.keep_figures(session, at, key);
+                cx.keep_figures(session, at, key);
             }
-            self.set_lane_key(lane, None);
-            let traffic = self.traffic(key).map_or(Late::NONE, std::mem::take);
-            self.state.roles.insert(key, Role::Closing { lane: Some(lane), traffic });
+            self.set_key(cx.core, lane, None);
+            let traffic = cx.traffic(key).map_or(Late::NONE, std::mem::take);
+            cx.roles.insert(key, Role::Closing { lane: Some(lane), traffic });
             let mode = match end {
                 LaneEnd::Unused => CloseMode::Graceful,
                 // A peer that closed reads no more: data left in the socket would keep memory from
                 // being released for as long as the path delays it.
                 LaneEnd::ByPeer | LaneEnd::Abandoned | LaneEnd::Failed(_) => CloseMode::Reset,
             };
-            self.driver.close(key, mode);
+            cx.driver.close(key, mode);
         }
         let (is_failure, cause) = match end {
             LaneEnd::Unused => (false, "idle"),
@@ -314,17 +378,6 @@ impl Engine {
             LaneEnd::Failed(cause) => (true, cause),
         };
         tracing::debug!(is_failure, "bulk lane closed: {cause}");
-        let state = &mut *self.state;
-        let now_ns = state.now_ns;
-        state.core.lane_lost(lane, is_failure, cause, now_ns, &mut state.completions);
-    }
-
-    pub(super) fn handle_writable(&mut self, key: LaneKey) {
-        if let Some(&mut Role::Control { session }) = self.state.roles.get_mut(key) {
-            self.control(session).is_blocked = false;
-            self.state.blocked.retain(|&it| it != session);
-            self.flush(session);
-            self.driver.flush_datagrams();
-        }
+        cx.lane_lost(lane, is_failure, cause);
     }
 }

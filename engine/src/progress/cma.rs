@@ -3,7 +3,8 @@
 use zerocopy::IntoBytes;
 
 use super::completions::Completions;
-use super::engine::Engine;
+use super::context::LaneCx;
+use super::engine::EngineState;
 use super::traits;
 use crate::proto::table::Id;
 use crate::wire::CmaSource;
@@ -25,33 +26,28 @@ impl Completions {
     }
 }
 
-impl Engine {
+impl EngineState {
     /// Handles whether the other side of a session can read this process's memory.
     pub(super) fn handle_cma_changed(&mut self, name: u64, is_able: bool) {
-        let state = &mut *self.state;
-        if let Some(session) = state.paths.session_of(name) {
-            state.core.with(session, |it, cx| it.set_cma(cx, is_able));
+        if let Some(session) = self.paths.session_of(name) {
+            self.core.with(session, |it, cx| it.set_cma(cx, is_able));
         }
     }
+}
 
+impl LaneCx<'_> {
     /// Reads the next piece from peers' memory. Returns `true` if there was one.
     ///
     /// RR-SHM-7.
-    #[inline]
     pub(super) fn read_by_cma(&mut self) -> bool {
-        self.state.core.rendezvous().has_readable() && self.read_pieces()
-    }
-
-    fn read_pieces(&mut self) -> bool {
         let mut left = BYTES_PER_TURN;
         let mut happened = false;
         while left > 0
             && let Some(read) =
-                self.state.core.next_cma(if rare!("a read of one byte", 10) { 1 } else { left })
+                self.core.next_cma(if rare!("a read of one byte", 10) { 1 } else { left })
         {
-            let state = &mut *self.state;
-            let path = state.paths.first_path(read.session);
-            let into = state.completions.shape(read.operation);
+            let path = self.paths.first_path(read.session);
+            let into = self.completions.shape(read.operation);
             let is_good = path.zip(into).is_some_and(|((session, _), into)| {
                 let (offset, length) = (read.offset as usize, read.length as usize);
                 let source = traits::CmaSource {
@@ -68,7 +64,7 @@ impl Engine {
                 })
                 .is_ok()
             });
-            state.core.handle_cma(read, is_good, &mut state.completions);
+            self.core.handle_cma(read, is_good, self.completions);
             left = left.saturating_sub(read.length.max(1));
             happened = true;
         }

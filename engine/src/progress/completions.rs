@@ -277,6 +277,12 @@ impl Completions {
         }
     }
 
+    /// Creates a handle for an operation. `None`: at the limit of outstanding handles.
+    pub(super) fn new_handle(&mut self, ticket: Option<&Arc<Ticket>>) -> Option<Id> {
+        let handle = Handle { ticket: ticket.cloned(), ..Handle::default() };
+        self.handles.insert(handle).ok()
+    }
+
     /// Returns whether there is space for the completion of one more operation. A handle has its
     /// own.
     #[inline]

@@ -1,24 +1,27 @@
 //! One progress engine, accessed by one thread at a time.
 
-use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::RngExt;
 use rand::rngs::StdRng;
 
 use super::background::WakeFds;
-use super::bulk::LaneEnd;
+use super::bulk::{BulkSockets, LaneEnd};
 use super::clock::Clock;
 use super::completions::Completions;
 use super::completions::pieces::Scratch;
-use super::control::ControlLane;
+use super::context::LaneCx;
+use super::control_lanes::ControlLanes;
 use super::datagram::{Datagrams, Rings};
+use super::handshake::Handshakes;
+use super::listeners::Listeners;
 use super::monitor::EngineQuestions;
+use super::rails::LocalRails;
 use super::roles::Roles;
-use super::traits::{DriverEvent, Interest, LaneKey};
-use super::unauthenticated::Unauthenticated;
+use super::setup::SetupCx;
+use super::ticks::Ticks;
+use super::traits::{DriverEvent, LaneKey};
 use super::zero_copy::Policy;
 use crate::driver::AnyDriver;
 use crate::forks::EngineFd;
@@ -26,24 +29,12 @@ use crate::memory::Arena;
 use crate::proto::core::{Action, Config, Core};
 use crate::proto::keys::JobKeys;
 use crate::proto::paths::PathTable;
-use crate::proto::rails::RailInfo;
 use crate::proto::table::Id;
 use crate::topology::Placement;
-use crate::types::{Address, Error, FrameState, Rail, RailRole, SharedMemoryState};
-use crate::wire::locators::Locators;
-use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
+use crate::types::{Address, Error, Rail};
 
 /// Polls between two clock reads while no path waits for a timer.
 const POLLS_PER_CLOCK: u64 = 16;
-/// Interval of deadline checks, in nanoseconds.
-pub(super) const TICK_NS: u64 = 1_000_000;
-/// Time between two checks of peers that do not answer and of idle lanes.
-pub(super) const HEALTH_NS: u64 = 100_000_000;
-/// A loop that comes so much too late has not run: what arrived meanwhile is older than any
-/// deadline that passed. Twice the longest sleep of a loop that waits.
-const LATE_NS: u64 = 200_000_000;
-/// Time for reading data received during a suspension, before deadlines count again.
-const CATCH_UP_NS: u64 = 10_000_000;
 
 /// Settings that the loop needs.
 #[derive(Clone, Copy, Debug)]
@@ -70,11 +61,15 @@ pub(crate) struct LoopConfig {
     pub(crate) report_lost_peers: bool,
 }
 
-/// Returns the addresses for peers to connect to, backups last.
-fn locators_of(locator: SocketAddr, rails: &[Rail]) -> Locators {
-    let is_backup = |rail: &&Rail| rail.role == RailRole::Backup;
-    let (backups, others): (Vec<&Rail>, Vec<&Rail>) = rails.iter().partition(is_backup);
-    Locators::of(locator, others.into_iter().chain(backups).map(|rail| rail.address))
+impl LoopConfig {
+    /// Logs a line at the level of the setting `report_lost_peers`.
+    pub(super) fn log_failure(&self, text: &str) {
+        if self.report_lost_peers {
+            tracing::error!("{text}");
+        } else {
+            tracing::debug!("{text}");
+        }
+    }
 }
 
 /// Everything of an engine but its driver: the part that moves between threads.
@@ -82,66 +77,34 @@ pub(crate) struct EngineState {
     pub(crate) core: Core,
     pub(crate) completions: Completions,
     /// Connections between endpoints.
-    pub(super) requests: super::manager::Requests,
+    pub(crate) requests: super::manager::Requests,
     pub(crate) config: LoopConfig,
     /// Rings in shared memory.
     pub(super) rings: Rings,
     pub(super) scratch: Scratch,
     /// Requests for the memory of local peers.
-    pub(super) keys: Arc<JobKeys>,
+    pub(crate) handshakes: Handshakes,
     pub(crate) arena: Arc<Arena>,
-    pub(crate) listener: EngineFd<TcpListener>,
-    /// Additional listeners, each bound to a rail, if there are several.
-    pub(crate) listeners_of_rails: Vec<EngineFd<TcpListener>>,
-    /// Addresses for peers to connect to.
-    pub(crate) locators: Locators,
-    /// Rails that it uses, the locator's first; empty: routes decide.
-    pub(crate) rails: Vec<Rail>,
-    /// The same where routes decide: the rails chosen then. Never empty in an endpoint's engine.
-    pub(crate) rails_chosen: Vec<Rail>,
+    pub(crate) listeners: Listeners,
+    pub(crate) rails: LocalRails,
     /// Placement of its threads and its memory.
     pub(crate) placement: Arc<Placement>,
-    /// Rails, bit by bit, whose listener is still bound to the previous NIC.
-    pub(super) listeners_due: u16,
     /// Whom it reports to.
     pub(crate) reports: super::statistics::Reports,
     /// The paths of its sessions.
     pub(crate) paths: PathTable,
     pub(crate) datagrams: Datagrams,
     pub(super) roles: Roles,
-    /// By session slot.
-    pub(crate) controls: Vec<ControlLane>,
-    /// Sessions whose control lane is polled.
-    pub(super) hot: Vec<u32>,
-    /// Sessions that expect an acknowledgement, or the rest of a segment, on their control lane.
-    pub(super) awaited: Vec<u32>,
-    /// Sessions with one path that have lost their control lane, and some that have one again.
-    pub(super) without_lane: Vec<u32>,
-    /// Sessions with a blocked control lane, and some that are writable again.
-    pub(super) blocked: Vec<u32>,
-    /// Lanes whose kernels may delay an acknowledgement, and until when that is harmless.
-    pub(super) acks_due: VecDeque<(LaneKey, u64)>,
-    /// By slot of the protocol's lane table.
-    pub(super) lane_keys: Vec<Option<LaneKey>>,
-    pub(super) receive_buffer: Vec<u8>,
-    pub(crate) handshakes_pending: usize,
-    pub(super) unauthenticated: Unauthenticated,
+    pub(crate) controls: ControlLanes,
+    pub(super) bulk: BulkSockets,
     pub(super) polls: u64,
     pub(crate) now_ns: u64,
     pub(crate) clock: Clock,
-    next_tick_ns: u64,
-    /// The last tick was skipped, because the loop was suspended.
-    is_catching_up: bool,
+    ticks: Ticks,
     /// The last turn ended with a message, before it polled the driver.
     pub(super) owes_rest: bool,
-    next_health_ns: u64,
     /// When engines of peers are probed.
     pub(super) engine_questions: EngineQuestions,
-    /// Number of checks of peers.
-    health_round: u32,
-    pub(super) next_session_id: u64,
-    /// Source of nonces.
-    pub(super) random: StdRng,
 }
 
 /// What an engine is made of.
@@ -165,89 +128,63 @@ pub(crate) struct EngineParts {
 impl EngineState {
     /// Creates an engine.
     pub(crate) fn new(parts: EngineParts) -> Self {
-        let EngineParts { engine, mut random, core, config, keys, arena, .. } = parts;
+        let EngineParts { engine, random, core, config, keys, arena, .. } = parts;
         let EngineParts { entries_max, listener, locator, rails, .. } = parts;
+        let receive_buffer_bytes =
+            config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2);
         Self {
             core: Core::new(engine, core),
             completions: Completions::new(entries_max),
             requests: super::manager::Requests::default(),
             config,
-            keys,
+            handshakes: Handshakes::new(keys, random),
             arena,
-            listener: EngineFd::new(listener),
-            listeners_of_rails: Vec::new(),
-            locators: locators_of(locator, &rails),
-            rails_chosen: rails.clone(),
+            listeners: Listeners::new(listener),
+            rails: LocalRails::new(locator, rails),
             placement: Arc::default(),
-            listeners_due: 0,
-            rails,
             reports: <_>::default(),
             paths: PathTable::default(),
             datagrams: Datagrams::default(),
             roles: Roles::default(),
-            controls: Vec::new(),
-            hot: Vec::new(),
-            awaited: Vec::new(),
-            without_lane: Vec::new(),
+            controls: ControlLanes::new(receive_buffer_bytes),
             rings: Rings::default(),
             scratch: Scratch::default(),
-            blocked: Vec::new(),
-            acks_due: VecDeque::new(),
-            lane_keys: Vec::new(),
-            receive_buffer: vec![
-                0;
-                config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2)
-            ],
-            handshakes_pending: 0,
-            unauthenticated: Unauthenticated::default(),
+            bulk: BulkSockets::default(),
             polls: 0,
             now_ns: 0,
             clock: Clock::start(),
-            next_tick_ns: 0,
-            is_catching_up: false,
+            ticks: Ticks::default(),
             owes_rest: false,
-            next_health_ns: 0,
             engine_questions: EngineQuestions::default(),
-            health_round: 0,
-            next_session_id: random.random::<u64>() | 1,
-            random,
         }
     }
 
-    /// Returns the number of this check of peers.
-    pub(super) fn next_health_round(&mut self) -> u32 {
-        self.health_round = self.health_round.wrapping_add(1);
-        self.health_round
+    #[inline(always)]
+    pub(super) fn read_clock(&mut self) {
+        self.now_ns = self.clock.now_ns();
     }
 
-    /// Returns its rails as announced to peers.
-    fn rails_announced(&self) -> Vec<RailInfo> {
-        if self.rails.is_empty() {
-            return vec![RailInfo { address: self.locators.first().ip(), speed_mbps: 0, role: 0 }];
-        }
-        let infos = self.rails.iter().map(|rail| RailInfo {
-            address: rail.address,
-            speed_mbps: rail.speed_mbps.unwrap_or(0),
-            role: match rail.role {
-                RailRole::Preferred => ROLE_PREFERRED,
-                RailRole::Ordinary => 0,
-                RailRole::Backup => ROLE_BACKUP,
-            },
-        });
-        infos.collect()
+    /// Returns whether the user waits for operations completed since there were `finished`
+    /// completions, and the next turn can do the rest of this one.
+    #[inline]
+    fn has_message(&mut self, finished: u64) -> bool {
+        self.completions.finished > finished
+            && self.core.is_at_rest()
+            && !self.datagrams.has_more
+            && !std::mem::replace(&mut self.owes_rest, true)
     }
 
     /// Returns the address of one of its endpoints.
     pub(crate) fn address(&self, endpoint: u16) -> Address {
-        Address::new(self.core.engine(), self.locators, endpoint)
+        Address::new(self.core.engine(), self.rails.locators(), endpoint)
     }
 
     /// Returns whether nothing is outstanding: no operation, no unsent byte, no connection attempt.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.core.operations().len() == 0
-            && self.handshakes_pending == 0
+            && self.handshakes.pending() == 0
             && self.core.sessions().iter().all(|(_, session)| session.is_settled())
-            && self.controls.iter().all(|control| control.unsent.is_empty())
+            && self.controls.are_flushed()
             && self.core.lanes().iter().all(|(_, lane)| lane.is_idle() && lane.is_ready)
             && self.roles.iter().all(|(_, role)| {
                 matches!(role, super::roles::Role::Control { .. } | super::roles::Role::Bulk { .. })
@@ -258,7 +195,7 @@ impl EngineState {
 /// A state and the driver of the thread that owns it.
 pub struct Engine {
     // Dropped first: the kernel must release memory before it is freed.
-    pub(super) driver: AnyDriver,
+    pub(crate) driver: AnyDriver,
     pub(crate) state: Box<EngineState>,
     pub(super) events: Vec<DriverEvent>,
     /// The owner is absent, and the driver moves no chunk without it.
@@ -280,13 +217,11 @@ impl Engine {
     ) -> Result<Self, Error> {
         let mut driver = driver.into();
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
-        let listeners = state.copies_of_listeners().map_err(failed)?;
-        state.paths.set_nics(state.rails.iter().map(|rail| rail.nic_index));
-        state.acks_due.clear();
-        state.rings.are_read = false;
-        driver.set_rails(&state.rails).map_err(failed)?;
-        let announced = state.rails_announced();
-        state.core.set_rails(announced);
+        let listeners = state.listeners.copies().map_err(failed)?;
+        state.paths.set_nics(state.rails.used().iter().map(|rail| rail.nic_index));
+        state.rings.note_attached();
+        driver.set_rails(state.rails.used()).map_err(failed)?;
+        state.core.set_rails(state.rails.announced());
         listeners.into_iter().try_for_each(|it| driver.listen(it.into_inner())).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
         driver.enable_shared_memory(state.core.engine());
@@ -302,13 +237,8 @@ impl Engine {
             }
         }
         let new_key = |old: LaneKey| renamed.iter().find(|(o, _)| *o == old).map(|&(_, key)| key);
-        for control in &mut state.controls {
-            control.lane = control.lane.and_then(new_key);
-            control.is_watched = false;
-        }
-        for key in &mut state.lane_keys {
-            *key = key.and_then(new_key);
-        }
+        state.controls.rename(new_key);
+        state.bulk.rename(new_key);
         let wake_fds = WakeFds::default();
         let mut engine = Self {
             state,
@@ -319,9 +249,15 @@ impl Engine {
             failure: None,
             wake_fds,
         };
-        engine.fit_window();
+        let state = &mut *engine.state;
+        state.datagrams.fit_window(&mut state.core, &engine.driver.frame_state());
         engine.resume_paths();
-        engine.watch_everything();
+        let SetupCx { mut lanes, controls, bulk, .. } = engine.setup();
+        for session in 0..controls.slots() {
+            controls.watch(session, &mut lanes);
+        }
+        bulk.watch_all(&mut lanes);
+        engine.state.watch_datagrams(&mut engine.driver);
         Ok(engine)
     }
 
@@ -352,46 +288,21 @@ impl Engine {
         }
     }
 
-    /// Returns whether AF_XDP is used for datagrams.
-    pub(crate) fn frame_state(&self) -> FrameState {
-        self.driver.frame_state()
-    }
-
-    /// Returns whether memory is shared with engines of this host.
-    pub(crate) fn shared_memory(&self) -> SharedMemoryState {
-        self.driver.shared_memory()
-    }
-
-    /// Returns the name of its driver.
-    pub(crate) fn driver_name(&self) -> &'static str {
-        self.driver.name()
-    }
-
-    /// Returns the driver's counters.
-    pub(crate) fn driver_counters(&self) -> super::traits::DriverCounters {
-        self.driver.counters()
-    }
-
-    #[inline(always)]
-    pub(super) fn read_clock(&mut self) {
-        self.state.now_ns = self.state.clock.now_ns();
-    }
-
     /// Executes one turn: everything that can be done without waiting, or up to a message for the
     /// user if nothing else waits. Returns `true` if something happened.
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
         self.state.polls += 1;
         if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) || self.state.paths.has_timers() {
-            self.read_clock();
+            self.state.read_clock();
         }
         let began_ns = self.state.now_ns;
         let finished = self.state.completions.finished;
         let mut happened = self.read_polled();
-        if happened && self.has_message(finished) {
+        if happened && self.state.has_message(finished) {
             return Ok(true);
         }
         happened |= self.read_datagrams();
-        if self.has_message(finished) {
+        if self.state.has_message(finished) {
             return Ok(true);
         }
         self.state.owes_rest = false;
@@ -401,28 +312,20 @@ impl Engine {
             return Err(self.fail_driver("the driver cannot make progress", error));
         }
         happened |= self.handle_events();
-        self.note_events_handled(began_ns);
+        self.state.datagrams.note_events_handled(began_ns);
         self.fire_timers(began_ns);
-        if !self.state.acks_due.is_empty() {
-            self.quickack_lanes(self.state.now_ns);
+        if self.state.bulk.has_acks_due() {
+            let mut cx = self.setup();
+            let until_ns = *cx.lanes.now_ns;
+            cx.bulk.quickack(until_ns, &mut cx.lanes);
         }
-        if self.state.now_ns >= self.state.next_tick_ns {
+        if self.state.ticks.is_due(self.state.now_ns) {
             let state = &mut *self.state;
             state.paths.watch_busy_paths(&mut state.core, state.now_ns);
             self.tick();
         }
         happened |= self.work();
         Ok(happened)
-    }
-
-    /// Returns whether the user waits for operations completed since there were `finished`
-    /// completions, and the next turn can do the rest of this one.
-    #[inline]
-    fn has_message(&mut self, finished: u64) -> bool {
-        self.state.completions.finished > finished
-            && self.state.core.is_at_rest()
-            && !self.state.datagrams.has_more
-            && !std::mem::replace(&mut self.state.owes_rest, true)
     }
 
     /// Executes the protocol's requests: waiting sends, grants, actions, chunks, segments.
@@ -432,19 +335,22 @@ impl Engine {
             self.driver.flush_datagrams();
             return false;
         }
-        happened |= self.read_by_cma();
-        self.state.rings.is_full = false;
+        happened |= self.state.core.rendezvous().has_readable() && self.setup().lanes.read_by_cma();
+        self.state.rings.begin_writes();
         // Each round can create work for the next: a flush frees space for a waiting send. The
         // limit keeps one call short; the rest is done in the next.
         for _ in 0..4 {
-            let mut again = self.stage_waiting();
+            let mut again = self.state.stage_waiting();
             let now_ns = self.state.now_ns;
             if !self.chunks_rest {
                 self.state.core.poll_grants(now_ns);
             }
             again |= self.carry_out();
-            if !self.chunks_rest {
-                again |= self.move_chunks();
+            while !self.chunks_rest
+                && let Some(lane) = self.state.core.poll_runnable()
+            {
+                let mut cx = self.setup();
+                again |= cx.bulk.move_chunks(lane, &mut cx.lanes);
             }
             again |= self.flush_dirty();
             happened |= again;
@@ -461,30 +367,41 @@ impl Engine {
         if self.events.is_empty() {
             return false;
         }
-        self.read_clock();
+        self.state.read_clock();
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             match event {
-                DriverEvent::Accepted { lane, remote, .. } => self.handle_accepted(lane, remote),
-                DriverEvent::Connected { lane } => self.handle_connected(lane),
+                DriverEvent::Accepted { lane, remote, .. } => {
+                    let (handshakes, mut cx) = self.handshakes();
+                    handshakes.handle_accepted(lane, remote, &mut cx);
+                }
+                DriverEvent::Connected { lane } => {
+                    let (handshakes, mut cx) = self.handshakes();
+                    handshakes.handle_connected(lane, &mut cx);
+                }
                 DriverEvent::ConnectFailed { lane, error } => {
-                    self.note_connect_failure(lane, &error);
-                    self.handle_connect_failed(lane, &error.to_string());
+                    self.handle_unreachable(lane, &error);
                 }
                 DriverEvent::Readable { lane } => self.handle_readable(lane),
                 DriverEvent::Writable { lane } => self.handle_writable(lane),
-                DriverEvent::ChunkSent { lane, result } => self.handle_sent(lane, result),
+                DriverEvent::ChunkSent { lane, result } => {
+                    let mut cx = self.setup();
+                    cx.bulk.handle_sent(lane, result, &mut cx.lanes);
+                }
                 DriverEvent::ChunkReleased { token } => {
                     let state = &mut *self.state;
                     let id = Id::from_u64(token);
                     state.core.handle_chunk_released(id, &mut state.completions);
                 }
-                DriverEvent::ChunkReceived { lane, result } => self.handle_received(lane, result),
+                DriverEvent::ChunkReceived { lane, result } => {
+                    let mut cx = self.setup();
+                    cx.bulk.handle_received(lane, result, &mut cx.lanes);
+                }
                 DriverEvent::DatagramsReadable => self.handle_datagrams_readable(),
                 DriverEvent::DatagramsWritable => self.handle_datagrams_writable(),
                 DriverEvent::RailChanged { rail, is_up } => self.handle_link(rail, is_up),
                 DriverEvent::CmaChanged { session, is_able } => {
-                    self.handle_cma_changed(session, is_able);
+                    self.state.handle_cma_changed(session, is_able);
                 }
                 DriverEvent::RingChanged { session, number, is_up } => {
                     self.handle_ring_changed(session, is_up.then_some(number));
@@ -506,30 +423,44 @@ impl Engine {
         while let Some(action) = self.state.core.poll_action() {
             happened = true;
             match action {
-                Action::Connect { session } => self.connect_control(session),
+                Action::Connect { session } => self.setup().connect(session),
                 Action::CloseControl { session, is_failure } => {
                     self.close_control(session, is_failure);
                 }
-                Action::OpenLane { lane, .. } => self.connect_lane(lane),
-                Action::CloseLane { lane, is_failure: false } => self.close_unused_lane(lane),
-                Action::CloseLane { lane, is_failure: true } => {
-                    self.close_lane(lane, LaneEnd::Failed("abandoned by the session"));
+                Action::OpenLane { lane, .. } => {
+                    let mut cx = self.setup();
+                    cx.bulk.connect(lane, &mut cx.lanes);
                 }
-                Action::AbandonLane { lane, is_reported } => self.abandon_lane(lane, is_reported),
+                Action::CloseLane { lane, is_failure } => {
+                    let mut cx = self.setup();
+                    match is_failure {
+                        false => cx.bulk.close_unused(lane, &mut cx.lanes),
+                        true => {
+                            let end = LaneEnd::Failed("abandoned by the session");
+                            cx.bulk.close(lane, end, &mut cx.lanes);
+                        }
+                    }
+                }
+                Action::AbandonLane { lane, is_reported } => {
+                    let mut cx = self.setup();
+                    cx.bulk.abandon(lane, is_reported, &mut cx.lanes);
+                }
                 Action::SegmentsLost { session, at, bytes } => {
                     self.handle_segments_lost(session, at, bytes);
                 }
                 Action::ProcessEnded { session, session_id, observer } => {
                     self.handle_reported_end(session, session_id, observer);
                 }
-                Action::PairRails { session } => self.pair_rails(session),
+                Action::PairRails { session } => self.setup().lanes.pair_rails(session),
                 Action::GiveUp { session, failure } => self.give_up(session, failure),
                 Action::PathChanged { peer, rail, remote, change } => {
-                    self.report_path_change(&peer, rail, remote, change);
+                    self.state.report_path_change(&peer, rail, remote, change);
                 }
                 Action::Established { session } => self.report_established(session),
                 Action::Ended { session, failure } => {
-                    self.end_requests_of(session, &failure);
+                    let state = &mut *self.state;
+                    state.requests.end_of_session(&state.core, session, &failure);
+                    self.carry_out_requests();
                     self.report_ended(session, failure);
                 }
                 Action::Requests => self.take_requests(),
@@ -544,11 +475,7 @@ impl Engine {
 
     fn tick(&mut self) {
         let state = &mut *self.state;
-        // Once: a loop that is always late has deadlines, too.
-        let is_late = state.now_ns - state.next_tick_ns > LATE_NS && !state.is_catching_up;
-        state.is_catching_up = is_late;
-        state.next_tick_ns = state.now_ns + if is_late { CATCH_UP_NS } else { TICK_NS };
-        if is_late {
+        if !state.ticks.begin(state.now_ns) {
             return;
         }
         state.core.handle_timeouts(state.now_ns, &mut state.completions);
@@ -556,36 +483,46 @@ impl Engine {
             self.tick_requests();
         }
         let state = &mut *self.state;
-        if state.now_ns >= state.next_health_ns {
-            state.next_health_ns = state.now_ns + HEALTH_NS;
+        if state.ticks.begin_health(state.now_ns) {
             let now_ns = state.now_ns;
             state.core.close_idle_lanes(now_ns);
-            self.drop_silent_handshakes();
+            let (handshakes, mut cx) = self.handshakes();
+            handshakes.drop_silent(&mut cx);
             self.check_peers();
-            self.check_lanes();
+            let mut cx = self.setup();
+            cx.bulk.check(&mut cx.lanes);
             self.tick_control_lanes();
             self.ask_engines();
             self.state.shrink_idle();
-            self.fit_window();
-            self.rebind_listener();
-            self.publish();
+            let state = &mut *self.state;
+            state.datagrams.fit_window(&mut state.core, &self.driver.frame_state());
+            self.rebind_listeners();
+            self.state.publish(&mut self.driver);
         }
     }
 
-    fn watch_everything(&mut self) {
-        for session in 0..self.state.controls.len() {
-            self.watch_control(session as u32);
-        }
-        let keys: Vec<LaneKey> = self.state.lane_keys.iter().flatten().copied().collect();
-        for key in keys {
-            self.watch(key, Interest::Readable);
-        }
-        self.watch_datagrams();
+    /// Returns the handshakes, and what their methods use: the owners of connections.
+    #[inline]
+    pub(super) fn handshakes(&mut self) -> (&mut Handshakes, SetupCx<'_>) {
+        let state = &mut *self.state;
+        let lanes = LaneCx {
+            driver: &mut self.driver,
+            core: &mut state.core,
+            completions: &mut state.completions,
+            paths: &mut state.paths,
+            roles: &mut state.roles,
+            config: &state.config,
+            clock: &state.clock,
+            now_ns: &mut state.now_ns,
+        };
+        let EngineState { handshakes, bulk, controls, rails, .. } = state;
+        let announced = state.datagrams.announced;
+        (handshakes, SetupCx { lanes, controls, bulk, rails, announced })
     }
 
-    pub(super) fn watch(&mut self, lane: LaneKey, interest: Interest) {
-        if let Err(error) = self.driver.watch(lane, interest) {
-            tracing::warn!("cannot watch a lane: {error}");
-        }
+    /// Returns the owners of connections.
+    #[inline]
+    pub(crate) fn setup(&mut self) -> SetupCx<'_> {
+        self.handshakes().1
     }
 }

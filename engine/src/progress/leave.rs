@@ -5,11 +5,16 @@ use std::time::{Duration, Instant};
 
 use super::completions::Completions;
 use super::engine::{Engine, EngineState};
-use super::roles::Role;
-use super::traits::CloseMode;
 
 /// Time for the kernel to release memory after lanes were reset.
 pub(crate) const LET_GO: Duration = Duration::from_secs(2);
+
+impl EngineState {
+    fn has_borrowed_memory(&self) -> bool {
+        let completions = &self.completions;
+        self.core.closed_operations().any(|(id, _)| completions.is_borrowed(id))
+    }
+}
 
 impl Engine {
     /// Closes an endpoint: its receives end, its sends are sent, for at most `linger`, and then end
@@ -17,11 +22,11 @@ impl Engine {
     /// does not release in time stay with the engine.
     pub(crate) fn close_endpoint(&mut self, endpoint: u16) {
         let deadline = Instant::now() + self.state.config.linger;
-        self.close_connections_of(endpoint);
+        self.with_requests(|it| it.close_endpoint(endpoint));
         let state = &mut *self.state;
         state.completions.events.unbind(endpoint);
         state.core.close_endpoint(endpoint, &mut state.completions);
-        if !self.end_operations(deadline) && self.has_borrowed_memory() {
+        if !self.end_operations(deadline) && self.state.has_borrowed_memory() {
             // Lanes are closed already; the only remaining option ends the rest of the engine as
             // well.
             self.shut_down();
@@ -31,11 +36,11 @@ impl Engine {
     /// Sends goodbyes to all peers, waits for their delivery (at most `linger`), and frees
     /// everything. Outstanding operations end, at the latest then.
     pub(crate) fn close(mut self) {
-        self.note_transports();
+        self.state.note_transports(&self.driver);
         let linger = self.state.config.linger;
         let deadline = Instant::now() + linger;
         for endpoint in self.state.core.endpoints().numbers() {
-            self.close_connections_of(endpoint);
+            self.with_requests(|it| it.close_endpoint(endpoint));
             let state = &mut *self.state;
             state.core.close_endpoint(endpoint, &mut state.completions);
         }
@@ -45,11 +50,9 @@ impl Engine {
         let flushed = |engine: &mut Self| {
             let EngineState { core, controls, .. } = &*engine.state;
             let is_done = core.sessions().iter().all(|(id, session)| {
-                let is_taken =
-                    || controls.get(id.index()).is_none_or(|control| control.unsent.is_empty());
                 !session.is_connected()
                     || session.engine == core.engine()
-                    || (session.is_settled() && is_taken())
+                    || (session.is_settled() && !controls.has_unsent(id.index() as u32))
             });
             is_done.then_some(())
         };
@@ -91,24 +94,9 @@ impl Engine {
         if !self.state.core.has_closed() {
             return true;
         }
-        self.reset_closing_lanes();
+        self.setup().lanes.reset_closing_lanes();
         let ended = |engine: &mut Self| (!engine.state.core.has_closed()).then_some(());
         matches!(self.wait(Some(Instant::now() + LET_GO), ended), Ok(Some(())))
-    }
-
-    /// Resets lanes that wait for their last bytes to be taken, as they may hold memory.
-    pub(super) fn reset_closing_lanes(&mut self) {
-        let closing = self.state.roles.iter();
-        let closing = closing.filter(|(_, role)| matches!(role, Role::Closing { .. }));
-        let keys: Vec<_> = closing.map(|(key, _)| key).collect();
-        for key in keys {
-            self.driver.close(key, CloseMode::Reset);
-        }
-    }
-
-    fn has_borrowed_memory(&self) -> bool {
-        let completions = &self.state.completions;
-        self.state.core.closed_operations().any(|(id, _)| completions.is_borrowed(id))
     }
 
     /// Ends the driver, and the outstanding operations of closed endpoints. Returns `false` if the
@@ -122,7 +110,7 @@ impl Engine {
         if is_done {
             let state = &mut *self.state;
             state.core.drop_closed(&mut state.completions);
-        } else if self.has_borrowed_memory() {
+        } else if self.state.has_borrowed_memory() {
             tracing::error!(
                 "the kernel does not release memory that was borrowed for an operation, and its \
                  endpoint is closed: the process ends before that memory is used for something else"

@@ -2,20 +2,13 @@
 
 use std::io;
 use std::ops::Range;
-use std::time::Duration;
 
-use super::control::ControlLane;
-use super::engine::{Engine, EngineState, HEALTH_NS};
-use super::partial::Partial;
-use super::roles::CLOSING;
+use super::engine::{Engine, EngineState};
 use super::silent_peers::Probed;
-use super::traits::{CloseMode, LaneKey};
+use super::ticks::HEALTH_NS;
+use super::traits::LaneKey;
 use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
 use crate::proto::session::Session;
-
-/// Checks of peers between two checks of a lane without unacknowledged data: with many sessions
-/// each round checks a share.
-const IDLE_ROUNDS: u32 = 10;
 
 /// Maximum reads of the control lane of a process that has ended: a child of it may continue to
 /// write.
@@ -48,40 +41,14 @@ pub(super) struct EngineQuestions {
     round: Option<(u64, u32)>,
     /// Whether there is a session to be probed in the next round.
     is_needed: bool,
-    /// Number of sessions without datagrams: the background thread is not woken when their peers
-    /// ask.
-    streams: u32,
     /// Sessions whose answers are due.
     pub(super) probed: Probed,
 }
-
-/// Interval at which the caretaker checks control lanes for questions, which do not wake it.
-/// Peers ask once a second at the most.
-const LOOK: Duration = Duration::from_millis(500);
 
 impl EngineQuestions {
     /// Returns when that is due.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.next_ns
-    }
-
-    /// When control lanes are to be looked at while the owner is absent.
-    pub(super) fn looks_in(&self) -> Option<Duration> {
-        (self.streams > 0).then_some(LOOK)
-    }
-
-    /// The session of a control lane begins.
-    pub(super) fn begin_stream(&mut self, control: &mut ControlLane) {
-        if !std::mem::replace(&mut control.is_stream, true) {
-            self.streams += 1;
-        }
-    }
-
-    /// The session of a control lane ends.
-    pub(super) fn end_stream(&mut self, control: &mut ControlLane) {
-        if std::mem::take(&mut control.is_stream) {
-            self.streams -= 1;
-        }
     }
 
     /// There is a session.
@@ -128,30 +95,24 @@ fn pause_ns(timeout: SilentTimeout) -> u64 {
 }
 
 impl EngineState {
-    /// Notes that data was sent on the control lane of a session.
-    pub(super) fn expect_answer(&mut self, session: u32) {
-        self.core.with(session, |it, _| it.expect_answer());
-        if let Some(control) = self.controls.get_mut(session as usize) {
-            control.await_something(session, &mut self.awaited);
-        }
+    fn decide(&mut self, session: u32, event: LaneEvent) -> Decision {
+        let (now_ns, limit) = (self.now_ns, self.config.peer_timeout);
+        let is_taken = !self.controls.has_unsent(session);
+        let Some((known, _)) = self.core.enter(session) else { return Decision::Nothing };
+        let (monitor, facts) = known.lane_monitor_and_facts(now_ns, limit, is_taken);
+        monitor.handle(event, &facts, self.paths.of_mut(session))
+    }
+
+    fn is_answer_due(&self, session: u32) -> bool {
+        self.core.session(session).is_some_and(Session::is_answer_due)
     }
 }
 
 impl Engine {
     /// Handles an event of a session's control lane: executes the decision.
     pub(super) fn handle_lane_event(&mut self, session: u32, event: LaneEvent) {
-        let decision = self.decide(session, event);
+        let decision = self.state.decide(session, event);
         self.carry_out_decision(session, decision);
-    }
-
-    fn decide(&mut self, session: u32, event: LaneEvent) -> Decision {
-        let state = &mut *self.state;
-        let (now_ns, limit) = (state.now_ns, state.config.peer_timeout);
-        let control = state.controls.get(session as usize);
-        let is_taken = control.is_none_or(|control| control.unsent.is_empty());
-        let Some((known, _)) = state.core.enter(session) else { return Decision::Nothing };
-        let (monitor, facts) = known.lane_monitor_and_facts(now_ns, limit, is_taken);
-        monitor.handle(event, &facts, state.paths.of_mut(session))
     }
 
     pub(super) fn carry_out_decision(&mut self, session: u32, decision: Decision) {
@@ -159,34 +120,35 @@ impl Engine {
         let now_ns = state.now_ns;
         match decision {
             Decision::Nothing => {}
-            Decision::Open { at } => self.open_other_lane(session, at),
+            Decision::Open { at } => self.setup().open_other_lane(session, at),
             Decision::DropAttempt => {
-                if let Some(key) = self.control(session).moving {
-                    self.handle_connect_failed(key, "the peer refused another control lane");
+                if let Some(key) = self.state.controls.moving(session) {
+                    self.setup()
+                        .handle_connect_failed(key, "the peer refused another control lane");
                 }
             }
             Decision::TakeLane { at } => {
-                if let Some(key) = self.control(session).moving {
-                    self.control_moved(session, key, at);
+                if let Some(key) = self.state.controls.moving(session) {
+                    self.setup().control_moved(session, key, at);
                 }
             }
-            Decision::DropLane => self.drop_control_lane(session),
+            Decision::DropLane => self.setup().drop_control_lane(session),
             Decision::Suspect => {
                 tracing::debug!(
                     session,
                     "control connection lost; checking whether the peer is alive"
                 );
-                self.drop_control_lane(session);
-                self.ask_all_paths(session);
+                self.setup().drop_control_lane(session);
+                self.setup().lanes.ask_all_paths(session);
                 self.handle_lane_event(session, LaneEvent::MoveDue);
             }
-            Decision::AskPaths => self.ask_all_paths(session),
+            Decision::AskPaths => self.setup().lanes.ask_all_paths(session),
             Decision::AskQuietPaths { since_ns } => {
                 state.paths.ask_quiet_paths(now_ns, session, since_ns);
             }
             Decision::AskForAnswer => {
                 state.core.with(session, |it, cx| it.ask_for_answer(cx));
-                self.ask_all_paths(session);
+                self.setup().lanes.ask_all_paths(session);
             }
             Decision::ReportSegmentsLost { bytes } => {
                 state.core.announce_control_segments_lost(session, bytes);
@@ -226,58 +188,42 @@ impl Engine {
     ///
     /// RR-END-2, RR-PATH-6.
     pub(super) fn check_peers(&mut self) {
-        let mut awaited = std::mem::take(&mut self.state.awaited);
-        awaited.sort_unstable();
-        awaited.dedup();
-        awaited.retain(|&session| {
+        for session in self.state.controls.take_awaited() {
             self.check_peer(session);
-            let EngineState { core, controls, paths, .. } = &mut *self.state;
-            let known = core.session(session);
-            if !known.is_some_and(Session::has_datagrams) {
-                paths.note_stream_use(session);
+            let state = &mut *self.state;
+            if !state.core.session(session).is_some_and(Session::has_datagrams) {
+                state.paths.note_stream_use(session);
             }
-            let Some(control) = controls.get_mut(session as usize) else { return false };
-            let is_expected = control.lane.is_some() && known.is_some_and(Session::is_answer_due);
-            control.is_awaited = is_expected
-                || !control.partial.is_empty()
-                || known.is_some_and(Session::holds_long);
-            control.is_awaited
-        });
-        awaited.append(&mut self.state.awaited);
-        self.state.awaited = awaited;
-        let round = self.state.next_health_round();
-        let first = (IDLE_ROUNDS - round % IDLE_ROUNDS) % IDLE_ROUNDS;
-        for session in (first..self.state.controls.len() as u32).step_by(IDLE_ROUNDS as usize) {
+            state.controls.await_further(session, &state.core);
+        }
+        for session in self.state.controls.next_idle_share() {
             // Lanes with a due acknowledgement have just been checked.
-            let EngineState { core, controls, .. } = &mut *self.state;
-            let is_due = core.session(session).is_some_and(Session::is_answer_due);
-            let lane = controls[session as usize].lane.filter(|_| !is_due);
-            let Some(lane) = lane else { continue };
+            if self.state.is_answer_due(session) {
+                continue;
+            }
+            let Some(lane) = self.state.controls.lane_of(session) else { continue };
             self.look_at_lane(session, lane);
-            let EngineState { core, controls, awaited, .. } = &mut *self.state;
-            let control = &mut controls[session as usize];
-            let is_due = core.session(session).is_some_and(Session::is_answer_due);
-            if is_due && control.lane.is_some() {
+            if self.state.is_answer_due(session) && self.state.controls.lane_of(session).is_some() {
                 // Its host does not answer the kernel's keep-alive: each round checks it from now
                 // on.
-                control.await_something(session, awaited);
+                self.state.controls.await_something(session);
             }
         }
     }
 
     /// Checks the control lane of a session that may expect data.
     fn check_peer(&mut self, session: u32) {
-        let control = self.control(session);
-        if control.lane.is_some() && !control.partial.is_empty() {
+        let control = self.state.controls.of(session);
+        if control.lane().is_some() && control.has_partial() {
             self.handle_lane_event(session, LaneEvent::RestMissing);
         }
         if self.state.core.session(session).is_some_and(Session::holds_long) {
             // An owner that computes reads no TCP; a datagram makes the background thread do it.
-            self.ask_all_paths(session);
+            self.setup().lanes.ask_all_paths(session);
         }
-        let known = self.state.core.session(session);
-        let is_answer_due = known.is_some_and(Session::is_answer_due);
-        if let Some(lane) = self.control(session).lane.filter(|_| is_answer_due) {
+        if self.state.is_answer_due(session)
+            && let Some(lane) = self.state.controls.lane_of(session)
+        {
             self.look_at_lane(session, lane);
         }
     }
@@ -287,16 +233,17 @@ impl Engine {
         match self.driver.unacked(lane) {
             Ok(owed) => {
                 let at = self.state.paths.of_mut(session).stream_at();
-                let lost = self.find_lost_segments(lane, (session, at), owed, false);
+                let lost = self.setup().lanes.find_lost_segments(lane, (session, at), owed, false);
                 let is_found = lost.is_some();
                 if let Some(lost) = lost {
                     self.replace_control_lane(session, at, lost);
                 }
-                let decision = self.decide(session, LaneEvent::Unacked(owed));
+                let decision = self.state.decide(session, LaneEvent::Unacked(owed));
                 // The lane that takes its place is not to fail for the same cause.
                 let is_over = decision == Decision::DropLane && !is_found;
                 if is_over
-                    && let Some(lost) = self.find_lost_segments(lane, (session, at), owed, true)
+                    && let Some(lost) =
+                        self.setup().lanes.find_lost_segments(lane, (session, at), owed, true)
                 {
                     self.replace_control_lane(session, at, lost);
                 }
@@ -312,7 +259,7 @@ impl Engine {
     /// RR-END-6, RR-END-7.
     pub(super) fn ask_engines(&mut self) {
         let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
-        let sessions = self.state.controls.len() as u32;
+        let sessions = self.state.controls.slots();
         let share = self.state.engine_questions.take(now_ns, timeout, sessions);
         self.probe_engines(share);
         self.state.engine_questions.end_turn();
@@ -353,61 +300,12 @@ impl Engine {
             self.handle_lane_event(session, LaneEvent::TickIdle);
         }
         let mut due = self.state.paths.several();
-        due.append(&mut self.without_lane());
+        let state = &mut *self.state;
+        due.append(&mut state.controls.without(&state.core, &state.paths));
         for session in due {
             self.handle_lane_event(session, LaneEvent::TickWithout);
             self.handle_lane_event(session, LaneEvent::MoveDue);
         }
-    }
-
-    /// Returns sessions with one path that have lost their control lane.
-    fn without_lane(&mut self) -> Vec<u32> {
-        let EngineState { core, paths, without_lane, .. } = &mut *self.state;
-        without_lane.sort_unstable();
-        without_lane.dedup();
-        without_lane.retain(|&session| {
-            core.session(session).is_some_and(|known| known.is_outlived())
-                && paths.of(session).is_some_and(|paths| !paths.are_several())
-        });
-        without_lane.clone()
-    }
-
-    /// Drops a session's control lane; it continues without until it has another one.
-    pub(crate) fn drop_control_lane(&mut self, session: u32) {
-        let now_ns = self.state.now_ns;
-        self.state.hot.retain(|&hot| hot != session);
-        let at = self.state.paths.of_mut(session).stream_at();
-        let control = self.control(session);
-        (control.is_polled, control.is_watched, control.is_blocked) = (false, false, false);
-        control.partial = Partial::default();
-        control.unsent.clear();
-        self.state.blocked.retain(|&it| it != session);
-        let control = self.control(session);
-        if let Some(lane) = control.lane.take() {
-            self.keep_figures(session, at, lane);
-            self.state.roles.insert(lane, CLOSING);
-            self.driver.close(lane, CloseMode::Reset);
-        }
-        if let Some(monitor) = self.state.core.lane_monitor(session) {
-            monitor.handle_dropped(now_ns, at);
-        }
-        if !self.state.paths.of_mut(session).are_several() {
-            self.state.without_lane.push(session);
-        }
-        self.choose_stream(session);
-        self.state.core.with(session, |it, cx| it.acknowledge_received(cx));
-        self.state.core.with(session, |it, cx| it.resend_all(cx, false));
-    }
-
-    fn ask_all_paths(&mut self, session: u32) {
-        let state = &mut *self.state;
-        state.paths.ask_all_paths(state.now_ns, session);
-    }
-
-    /// Updates whether long messages use the control lane, after it was established or lost.
-    pub(super) fn choose_stream(&mut self, session: u32) {
-        let state = &mut *self.state;
-        state.paths.choose_stream(&mut state.core, session);
     }
 }
 
@@ -442,23 +340,6 @@ mod tests {
                 assert!(pauses.clone().all(|pause| pause <= pause_ns(timeout) + HEALTH_NS));
             }
         }
-    }
-
-    #[test]
-    fn control_lanes_are_looked_at_while_a_session_without_datagrams_is_there() {
-        let mut questions = EngineQuestions::default();
-        let mut controls = [ControlLane::default(), ControlLane::default()];
-        assert_eq!(questions.looks_in(), None);
-        for control in &mut controls {
-            questions.begin_stream(control);
-            questions.begin_stream(control);
-        }
-        for control in &mut controls {
-            assert_eq!(questions.looks_in(), Some(LOOK));
-            questions.end_stream(control);
-            questions.end_stream(control);
-        }
-        assert_eq!(questions.looks_in(), None);
     }
 
     #[test]

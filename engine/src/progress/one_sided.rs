@@ -1,24 +1,16 @@
-//! One-sided operations, and memory that peers may access.
+//! One-sided operations.
 
-use std::io;
 use std::sync::Arc;
-
-use rand::rngs::{StdRng, SysRng};
-use rand::{RngExt, SeedableRng};
 
 use super::completions::{PostedTo, Posting, Route};
 use super::counters::CounterEvents;
 use super::engine::Engine;
 use super::outside::Ticket;
 use super::post::{COMPLETIONS, Memory, Posted, Refused, beyond_inject_limit};
-use super::registered_memory::RegionCounts;
-use crate::memory::Window;
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
-use crate::proto::regions::{KeyName, KeyRequest};
 use crate::proto::table::Id;
-use crate::refused_call::refused;
-use crate::types::{Address, Envelope, Error, OperationKind, Peer, TimeOut, TimeOutOutcome};
+use crate::types::{Envelope, Error, OperationKind, Peer};
 use crate::wire::MESSAGE_BYTES_MAX;
 use crate::wire::one_sided::ATOMIC_BYTES_MAX;
 
@@ -65,7 +57,7 @@ impl Engine {
                 self.start_new_one_sided(id, (kind, endpoint, peer), memory, route, more);
                 Ok(id)
             }
-            Err(refusal) => Err((self.error_of(peer, refusal), memory)),
+            Err(refusal) => Err((self.state.error_of(peer, refusal), memory)),
         }
     }
 
@@ -136,7 +128,7 @@ impl Engine {
         if let Err(error) = self.flush_before(&request, flushed_to) {
             return Err((error, memory));
         }
-        let Some(handle) = self.new_handle(ticket) else {
+        let Some(handle) = self.state.completions.new_handle(ticket) else {
             return Err((Error::WouldBlock(COMPLETIONS), memory));
         };
         let posted = self.post_one_sided(request, memory, Route::Handle(handle), more);
@@ -174,7 +166,7 @@ impl Engine {
         more: bool,
     ) -> Result<(), Error> {
         let session = self.state.core.route(request.peer);
-        let session = session.map_err(|it| self.error_of(Some(Peer(request.peer)), it))?;
+        let session = session.map_err(|it| self.state.error_of(Some(Peer(request.peer)), it))?;
         if self.put_now(session, &request, bytes, more) {
             return Ok(());
         }
@@ -182,7 +174,7 @@ impl Engine {
         let is_flushed = self.flush(session);
         self.driver.flush_datagrams();
         if is_flushed {
-            self.stage_waiting();
+            self.state.stage_waiting();
             if self.put_now(session, &request, bytes, more) {
                 return Ok(());
             }
@@ -211,14 +203,14 @@ impl Engine {
             return posted.map(Some).map_err(|(error, _)| error);
         }
         let session = self.state.core.route(request.peer);
-        let session = session.map_err(|refusal| self.error_of(peer, refusal))?;
+        let session = session.map_err(|refusal| self.state.error_of(peer, refusal))?;
         if self.put_now(session, &request, bytes, more) {
             return Ok(None);
         }
         let (endpoint, length) = (request.endpoint, bytes.len() as u64);
         let id = self.state.core.new_admitted_one_sided(request, length);
-        let id = id.map_err(|refusal| self.error_of(peer, refusal))?;
-        let route = self.admitted_route(to);
+        let id = id.map_err(|refusal| self.state.error_of(peer, refusal))?;
+        let route = self.state.admitted_route(to);
         let of_it = (OperationKind::Put, endpoint, peer);
         self.start_new_one_sided(id, of_it, Memory::copy_of(bytes), route, more);
         Ok(Some(id))
@@ -239,91 +231,5 @@ impl Engine {
         self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);
         self.flush_posted(session, request.hint, more);
         true
-    }
-
-    /// Registers this memory as `region`.
-    pub(crate) fn lend_region(
-        &mut self,
-        length: u64,
-        window: Arc<Window>,
-        counts: Arc<RegionCounts>,
-    ) -> Result<Id, Error> {
-        let state = &mut *self.state;
-        let region = state.core.regions_mut().open(length);
-        let region = region.ok_or(Error::Limit("as many regions as one engine may have"))?;
-        state.completions.regions.insert(region, window, counts);
-        Ok(region)
-    }
-
-    /// Returns the engines of peers.
-    pub(crate) fn engines_of(&self, peers: &[Peer]) -> Result<Box<[u64]>, Error> {
-        let core = &self.state.core;
-        let engine_of = |peer: &Peer| {
-            let remote = core.peers().get(peer.0).ok_or(Error::UnknownPeer)?;
-            let session = core.session(remote.session).ok_or(Error::UnknownPeer)?;
-            Ok(session.engine)
-        };
-        peers.iter().map(engine_of).collect()
-    }
-
-    /// Returns a handle of each peer with one-sided operations of this engine.
-    pub(crate) fn peers_operated_on(&self) -> Vec<Peer> {
-        self.state.core.peers_operated_on().map(Peer).collect()
-    }
-
-    /// Adds a key to a region.
-    pub(crate) fn add_key(&mut self, region: Id, request: KeyRequest) -> Result<u64, Error> {
-        // The generators that a process has are the same in all of its children of `fork`.
-        let generator = request.key.is_none().then(|| StdRng::try_from_rng(&mut SysRng));
-        let mut generator = generator
-            .transpose()
-            .map_err(|error| refused("getrandom")(io::Error::from(error)))
-            .map_err(|error| Error::system("no key can be made", error))?;
-        let random = || generator.as_mut().map_or(0, |generator| generator.random());
-        let key = self.state.core.regions_mut().add_key(region, request, random);
-        key.map_err(|error| Error::misuse(error.to_string()))
-    }
-
-    /// Revokes a key; returns its name while an access by it is in progress.
-    pub(crate) fn revoke_key(&mut self, region: Id, key: u64) -> Result<KeyName, Error> {
-        let regions = self.state.core.regions_mut();
-        let known = regions.region_of(key) == Some(region);
-        match known.then(|| regions.revoke(key)).flatten() {
-            Some(name) => Ok(name),
-            None => Err(Error::misuse("this is no key of this region, or it was revoked before")),
-        }
-    }
-
-    /// Closes a region to peers, except for operations that use its memory already.
-    pub(crate) fn close_region(&mut self, region: Id) {
-        self.state.core.regions_mut().close(region);
-    }
-
-    /// Returns a session whose operations use memory of a region: by a revoked key, or by any.
-    pub(crate) fn user_of_region(&self, region: Id, by: Option<KeyName>) -> Option<u32> {
-        let regions = self.state.core.regions();
-        if planted!(ForgetLent) {
-            return None;
-        }
-        match by {
-            Some(key) => regions.busy(key).next(),
-            None => regions.busy_region(region).next(),
-        }
-    }
-
-    /// Returns the error that names the users of a region's memory.
-    pub(crate) fn busy_region(&self, region: Id, by: Option<KeyName>) -> Error {
-        let user = self.user_of_region(region, by);
-        let session = user.and_then(|slot| self.state.core.session(slot));
-        let Some(session) = session else {
-            return TimeOut::new("the wait for a region", None, TimeOutOutcome::GoesOn).into();
-        };
-        let address = Address::new(session.engine, session.locators, 0);
-        Error::Busy { address: Box::new(address) }
-    }
-
-    /// Removes an unused region.
-    pub(crate) fn forget_region(&mut self, region: Id) {
-        self.state.completions.regions.remove(region);
     }
 }

@@ -68,7 +68,7 @@ impl Engine {
 
     /// Writes pieces for a session; returns whether there were any, and whether these were all.
     fn feed(&mut self, session: u32, ring: u64) -> (bool, bool) {
-        if self.control(session).is_refused {
+        if self.state.controls.of(session).is_refused() {
             // A segment waits for space, and pieces would take it.
             return (false, false);
         }
@@ -80,7 +80,7 @@ impl Engine {
             let place = (operation, offset as usize, length);
             let bytes = state.completions.bytes_of(place, &mut state.scratch);
             if !self.driver.write_piece(ring, &header, bytes) {
-                state.rings.is_full = true;
+                state.rings.note_full();
                 return (written > 0, false);
             }
             state.core.with(session, |it, cx| it.handle_piece_written(cx, length));

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::completions::{Handle, PostedTo, Posting, ReceiveMemory, Route};
+use super::completions::{PostedTo, Posting, Route};
 use super::counters::CounterEvents;
 use super::datagram::before_copy::SENT_BEFORE_COPY_BYTES_MIN;
-use super::engine::Engine;
+use super::engine::{Engine, EngineState};
 use super::outside::Ticket;
 use crate::memory::{Buffer, Shape, copy_bytes};
-use crate::proto::effects::{Arrival, CompletionLevel};
+use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendDestination, SendRefusal, SendRequest};
@@ -19,23 +19,11 @@ use crate::wire::MESSAGE_BYTES_MAX;
 /// Limit of a completion queue.
 pub(super) const COMPLETIONS: &str = "completions that are not read; setting cq_entries";
 
-/// Longest multi-receive buffer: offsets in it are kept in 32 bits.
-const MULTI_BYTES_MAX: usize = u32::MAX as usize;
-
 /// The memory of an operation, and the buffer that owns it unless the poster does.
 #[derive(Debug)]
 pub struct Memory {
     pub(crate) buffer: Option<Buffer>,
     pub(crate) shape: Shape,
-}
-
-fn status_of(arrival: &Arrival) -> Status {
-    Status {
-        peer: Some(Peer(arrival.peer)),
-        envelope: Envelope::of(arrival.context, arrival.tag),
-        length: arrival.length as usize,
-        data: arrival.data,
-    }
 }
 
 /// Returns the reported kind of a receive.
@@ -82,7 +70,12 @@ pub(super) fn beyond_inject_limit(length: usize, limit: usize) -> Error {
     ))
 }
 
-impl Engine {
+impl EngineState {
+    /// Returns whether nothing was sent to a peer since the last turn.
+    fn is_first_to(&mut self, peer: Id) -> bool {
+        self.core.route(peer).map_or(true, |session| self.is_first_of_turn(session))
+    }
+
     /// Returns the error of a refusal, for the owner.
     pub(crate) fn error_of(&mut self, peer: Option<Peer>, refusal: SendRefusal) -> Error {
         match refusal {
@@ -90,9 +83,9 @@ impl Engine {
             SendRefusal::Full(limit) => Error::WouldBlock(limit),
             SendRefusal::Failed(failure) => {
                 if let Some(peer) = peer {
-                    self.state.core.note_reported(peer.0);
+                    self.core.note_reported(peer.0);
                 }
-                let name = peer.and_then(|peer| self.state.core.name_of(peer.0.index() as u32));
+                let name = peer.and_then(|peer| self.core.name_of(peer.0.index() as u32));
                 match name {
                     Some(name) => {
                         let address = Address::new(name.engine, name.locators, name.endpoint);
@@ -104,6 +97,24 @@ impl Engine {
         }
     }
 
+    /// Counts a send with a hint.
+    #[inline]
+    fn note_hint(&mut self, request: &SendRequest) {
+        if request.hint != Hint::None {
+            tracing::debug!(hint = %request.hint, length = request.length, "a send with a hint");
+            self.core.note_hinted_send(request.hint);
+        }
+    }
+
+    /// Returns the route for the end of a send that its poster has admitted: its success is not
+    /// reported, and a full queue has no space for the failure of its peer.
+    pub(super) fn admitted_route(&self, to: PostedTo<u32>) -> Route {
+        let route = PostedTo { silent: true, ..to }.route();
+        if self.completions.has_room(route) { route } else { Route::Nowhere }
+    }
+}
+
+impl Engine {
     /// Sends bytes that the caller keeps, if they can be sent now. `fill` copies them, `whole` are
     /// these bytes if they are contiguous. `Ok(false)`: not now.
     #[inline(always)]
@@ -146,7 +157,7 @@ impl Engine {
             let is_flushed = self.flush(to.session);
             self.driver.flush_datagrams();
             if is_flushed {
-                self.stage_waiting();
+                self.state.stage_waiting();
                 if let Some(room) = self.state.core.stage_now(to, request) {
                     fill(room);
                     self.state.completions.copied_bytes += request.length;
@@ -179,7 +190,7 @@ impl Engine {
         let fill = |room: &mut [u8]| copy_bytes(room, bytes);
         match self.send_now(request, more, fill, Some(bytes)) {
             Ok(true) => {
-                self.note_hint(request);
+                self.state.note_hint(request);
                 self.state.completions.count(request.endpoint, CounterEvents::SEND, true);
                 Ok(())
             }
@@ -187,7 +198,7 @@ impl Engine {
                 self.inject_by_operation(request, bytes, route, more)
             }
             Ok(false) => Err(Error::WouldBlock("connection, credit or space in segments")),
-            Err(refusal) => Err(self.error_of(Some(Peer(request.peer)), refusal)),
+            Err(refusal) => Err(self.state.error_of(Some(Peer(request.peer)), refusal)),
         }
     }
 
@@ -204,15 +215,6 @@ impl Engine {
         self.post_send(request, Memory::copy_of(bytes), route, more)
             .map(drop)
             .map_err(|(error, _)| error)
-    }
-
-    /// Counts a send with a hint.
-    #[inline]
-    fn note_hint(&mut self, request: &SendRequest) {
-        if request.hint != Hint::None {
-            tracing::debug!(hint = %request.hint, length = request.length, "a send with a hint");
-            self.state.core.note_hinted_send(request.hint);
-        }
     }
 
     /// Posts a send.
@@ -244,14 +246,14 @@ impl Engine {
             let sent = self.send_now(request, more, fill, whole);
             match sent {
                 Ok(true) => {
-                    self.note_hint(request);
+                    self.state.note_hint(request);
                     self.state.completions.count(request.endpoint, CounterEvents::SEND, true);
                     let length = request.length as usize;
                     let status = Status { peer, envelope, length, data: None };
                     return Ok(Posted::Sent(status, memory.buffer));
                 }
                 Ok(false) => {}
-                Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
+                Err(refusal) => return Err((self.state.error_of(peer, refusal), memory)),
             }
         }
         match self.state.core.new_send(request) {
@@ -259,7 +261,7 @@ impl Engine {
                 self.start_new_send(id, request, memory, route, more);
                 Ok(Posted::Pending(id))
             }
-            Err(refusal) => Err((self.error_of(peer, refusal), memory)),
+            Err(refusal) => Err((self.state.error_of(peer, refusal), memory)),
         }
     }
 
@@ -278,20 +280,15 @@ impl Engine {
         state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
         state.completions.count_for(id, request.endpoint);
         state.core.enqueue(id, state.now_ns);
-        self.note_hint(request);
+        self.state.note_hint(request);
         let waits = match request.hint {
             Hint::Latency => false,
             Hint::Bulk => true,
             Hint::None | Hint::Priority => more,
         };
-        if !waits && (request.hint == Hint::Latency || self.is_first_to(request.peer)) {
+        if !waits && (request.hint == Hint::Latency || self.state.is_first_to(request.peer)) {
             self.work();
         }
-    }
-
-    /// Returns whether nothing was sent to a peer since the last turn.
-    fn is_first_to(&mut self, peer: Id) -> bool {
-        self.state.core.route(peer).map_or(true, |session| self.is_first_of_turn(session))
     }
 
     /// Sends a copy that its poster has admitted: only the limit on operations refuses it, and a
@@ -312,17 +309,10 @@ impl Engine {
         }
         let peer = Some(Peer(request.peer));
         let id = self.state.core.new_admitted_send(request);
-        let id = id.map_err(|refusal| self.error_of(peer, refusal))?;
-        let route = self.admitted_route(to);
+        let id = id.map_err(|refusal| self.state.error_of(peer, refusal))?;
+        let route = self.state.admitted_route(to);
         self.start_new_send(id, request, Memory::copy_of(bytes), route, more);
         Ok(Some(id))
-    }
-
-    /// Returns the route for the end of a send that its poster has admitted: its success is not
-    /// reported, and a full queue has no space for the failure of its peer.
-    pub(super) fn admitted_route(&self, to: PostedTo<u32>) -> Route {
-        let route = PostedTo { silent: true, ..to }.route();
-        if self.state.completions.has_room(route) { route } else { Route::Nowhere }
     }
 
     /// Posts a send that completes to a queue; if this returns `None` it has already.
@@ -351,7 +341,7 @@ impl Engine {
         more: bool,
         ticket: Option<&Arc<Ticket>>,
     ) -> Result<Posted, Refused> {
-        let Some(handle) = self.new_handle(ticket) else {
+        let Some(handle) = self.state.completions.new_handle(ticket) else {
             return Err((Error::WouldBlock(COMPLETIONS), memory));
         };
         let posted = self.post_send(request, memory, Route::Handle(handle), more);
@@ -362,163 +352,6 @@ impl Engine {
             Posted::Pending(_) => Posted::Pending(handle),
             sent => sent,
         })
-    }
-
-    /// Posts a receive with a new handle; otherwise as [`Self::start_send`].
-    pub(crate) fn start_receive(
-        &mut self,
-        request: &ReceiveRequest,
-        memory: Memory,
-        ticket: Option<&Arc<Ticket>>,
-    ) -> Result<Id, Refused> {
-        let Some(handle) = self.new_handle(ticket) else {
-            return Err((Error::WouldBlock(COMPLETIONS), memory));
-        };
-        let posted = self.post_receive(request, memory, Route::Handle(handle));
-        if posted.is_err() {
-            self.state.completions.handles.remove(handle);
-        }
-        posted.map(|_| handle)
-    }
-
-    /// Posts a receive into one piece of memory.
-    #[inline(always)]
-    pub(crate) fn post_into(
-        &mut self,
-        request: &ReceiveRequest,
-        memory: ReceiveMemory,
-        to: PostedTo<u32>,
-    ) -> Result<Id, Refused> {
-        let state = &mut *self.state;
-        if state.completions.has_room_in(to.queue)
-            && let Some(id) = state.core.post_fast(request)
-        {
-            state.completions.insert_plain(id, memory, to, request.endpoint);
-            return Ok(id);
-        }
-        self.post_by_slot(request, memory.into_memory(), to.route(), false)
-    }
-
-    /// Posts a receive.
-    #[inline]
-    pub(crate) fn post_receive(
-        &mut self,
-        request: &ReceiveRequest,
-        memory: Memory,
-        route: Route,
-    ) -> Result<Id, Refused> {
-        let Route::Queue { queue, user_data, silent } = route else {
-            return self.post_by_slot(request, memory, route, true);
-        };
-        match ReceiveMemory::of_memory(memory) {
-            Ok(memory) => self.post_into(request, memory, PostedTo { queue, user_data, silent }),
-            Err(memory) => self.post_by_slot(request, memory, route, true),
-        }
-    }
-
-    /// Posts a receive of any kind. `may_be_fast`: [`Core::post_fast`] was not tried.
-    ///
-    /// [`Core::post_fast`]: crate::proto::core::Core::post_fast
-    #[inline(never)]
-    fn post_by_slot(
-        &mut self,
-        request: &ReceiveRequest,
-        memory: Memory,
-        route: Route,
-        may_be_fast: bool,
-    ) -> Result<Id, Refused> {
-        if !self.state.completions.has_room(route) {
-            return Err((Error::WouldBlock(COMPLETIONS), memory));
-        }
-        if request.min_free.is_some() && memory.shape.len() > MULTI_BYTES_MAX {
-            let text = format!("a multi-receive has at most {MULTI_BYTES_MAX} bytes; post several");
-            return Err((Error::misuse(text), memory));
-        }
-        let peer = request.peer.map(Peer);
-        let kind = kind_of(request);
-        let envelope = Envelope::of(request.context, request.tag);
-        let state = &mut *self.state;
-        let fast = may_be_fast.then(|| state.core.post_fast(request)).flatten();
-        let id = match fast.map_or_else(|| state.core.new_receive(request), Ok) {
-            Ok(id) => id,
-            Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
-        };
-        state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
-        state.completions.count_for(id, request.endpoint);
-        if fast.is_none() {
-            state.core.start_receive(id, &mut state.completions);
-        }
-        Ok(id)
-    }
-
-    /// Returns the message that a receive would get now.
-    pub(crate) fn peek(&mut self, request: &ReceiveRequest) -> Result<Option<Status>, Error> {
-        let found = self.state.core.peek(request);
-        let found = found.map_err(|refusal| self.error_of(request.peer.map(Peer), refusal))?;
-        Ok(found.map(|arrival| status_of(&arrival)))
-    }
-
-    /// Claims the message that a receive would get now.
-    pub(crate) fn claim(
-        &mut self,
-        request: &ReceiveRequest,
-    ) -> Result<Option<(Id, Status)>, Error> {
-        let found = self.state.core.claim(request);
-        let found = found.map_err(|refusal| self.error_of(request.peer.map(Peer), refusal))?;
-        Ok(found.map(|(claim, arrival)| (claim, status_of(&arrival))))
-    }
-
-    /// Receives a claimed message. The claim ends unless this is refused.
-    pub(crate) fn receive_claimed(
-        &mut self,
-        claim: Id,
-        endpoint: u16,
-        memory: Memory,
-        route: Route,
-    ) -> Result<Id, Refused> {
-        if !self.state.completions.has_room(route) {
-            return Err((Error::WouldBlock(COMPLETIONS), memory));
-        }
-        let state = &mut *self.state;
-        let id = match state.core.new_claimed_receive(claim, memory.shape.len() as u64) {
-            Some(Ok(id)) => id,
-            Some(Err(refusal)) => return Err((self.error_of(None, refusal), memory)),
-            None => {
-                let text = "no such claimed message: it was received or discarded, or its endpoint \
-                            was closed";
-                return Err((Error::misuse(text), memory));
-            }
-        };
-        let (kind, peer, envelope) = (OperationKind::Receive, None, Envelope::default());
-        state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
-        state.completions.count_for(id, endpoint);
-        state.core.start_claimed(id, claim, &mut state.completions);
-        Ok(id)
-    }
-
-    /// Drops a claimed message. Returns `false` if there is no such claim.
-    pub(crate) fn discard_claimed(&mut self, claim: Id) -> bool {
-        self.state.core.discard_claimed(claim)
-    }
-
-    /// Cancels an operation that has not matched and was not sent.
-    pub(crate) fn cancel(&mut self, id: Id) -> bool {
-        let state = &mut *self.state;
-        state.core.cancel_receive(id, &mut state.completions)
-            || state.core.cancel_send(id, &mut state.completions)
-    }
-
-    /// Returns the operations of an endpoint that complete to a queue, with their `user_data`.
-    pub(crate) fn outstanding_of(&self, endpoint: u16) -> Vec<(Id, u64)> {
-        let own = self.state.core.operations().ids_of(endpoint);
-        let named = own.map(|id| (id, self.state.completions.user_data_of(id)));
-        named.filter_map(|(id, user_data)| Some((id, user_data?))).collect()
-    }
-
-    /// Creates a handle for an operation. `None`: at the limit of outstanding handles.
-    pub(super) fn new_handle(&mut self, ticket: Option<&Arc<Ticket>>) -> Option<Id> {
-        let handle = Handle { ticket: ticket.cloned(), ..Handle::default() };
-        self.state.completions.handles.insert(handle).ok()
     }
 
     /// Adds a remote endpoint. `None`: a limit is reached.
@@ -540,27 +373,8 @@ impl Engine {
         let unreported = self.state.core.connect(session, now_ns);
         self.work();
         match unreported {
-            Some(failure) => Err(self.error_of(Some(peer), SendRefusal::Failed(failure))),
+            Some(failure) => Err(self.state.error_of(Some(peer), SendRefusal::Failed(failure))),
             None => Ok(session),
-        }
-    }
-
-    /// Clears the failure of a session with a peer.
-    pub(crate) fn forget_failure(&mut self, peer: Peer) -> Result<(), Error> {
-        let core = &mut self.state.core;
-        let session = core.peers().get(peer.0).ok_or(Error::UnknownPeer)?.session;
-        core.with(session, |it, _| it.reset_failure());
-        Ok(())
-    }
-
-    /// Returns whether a session is established, or the error if it failed.
-    pub(crate) fn connected(&mut self, peer: Peer) -> Result<bool, Error> {
-        match self.state.core.route(peer.0) {
-            Ok(session) => {
-                let known = self.state.core.session(session);
-                Ok(known.is_some_and(|known| known.is_connected() && !known.is_leaving))
-            }
-            Err(refusal) => Err(self.error_of(Some(peer), refusal)),
         }
     }
 }

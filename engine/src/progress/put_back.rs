@@ -1,32 +1,35 @@
 //! Receives whose handle is dropped before its result was taken: a whole message is put back.
 
 use super::completions::outcome_of;
-use super::engine::Engine;
+use super::engine::EngineState;
 use super::outside::Ticket;
 use crate::proto::effects::Arrival;
 use crate::proto::table::Id;
 use crate::types::{Completed, Status};
 
-impl Engine {
+impl EngineState {
     /// Abandons the receive of a handle at `endpoint`: it is cancelled, put back, or continues to
     /// its end where its message is in progress.
     pub(crate) fn give_up_receive(&mut self, handle: Id, endpoint: u16) {
-        let Some(found) = self.state.completions.handles.get(handle) else { return };
+        let Some(found) = self.completions.handles.get(handle) else { return };
         if found.outcome.is_none() && !found.operation.is_some_and(|it| self.cancel(it)) {
-            if let Some(found) = self.state.completions.handles.get_mut(handle) {
+            if let Some(found) = self.completions.handles.get_mut(handle) {
                 found.is_abandoned = true;
             }
             return;
         }
-        let Some(ended) = self.state.completions.handles.remove(handle) else { return };
-        if let Some(Ok(completed)) = ended.outcome.map(outcome_of) {
+        let ended = self.completions.handles.remove(handle);
+        debug_assert!(ended.is_some(), "a handle lasts until it is dropped");
+        if let Some(ended) = ended
+            && let Some(Ok(completed)) = ended.outcome.map(outcome_of)
+        {
             self.put_back(endpoint, completed, ended.order);
         }
     }
 
     /// Lets the operation of a handle run to its end without a waiter.
     pub(crate) fn abandon(&mut self, handle: Id) {
-        let handles = &mut self.state.completions.handles;
+        let handles = &mut self.completions.handles;
         match handles.get_mut(handle) {
             Some(found) if found.outcome.is_some() => {
                 handles.remove(handle);
@@ -60,8 +63,7 @@ impl Engine {
         bytes.truncate(length);
         let (context, tag) = envelope.parts();
         let arrival = Arrival { peer: peer.0, context, tag, length: length as u64, data };
-        let state = &mut *self.state;
-        if !state.core.put_back(endpoint, arrival, &bytes, order, &mut state.completions) {
+        if !self.core.put_back(endpoint, arrival, &bytes, order, &mut self.completions) {
             tracing::debug!(endpoint, length, "message lost: its endpoint or source was removed");
         }
     }

@@ -171,6 +171,14 @@ impl Roles {
         }
     }
 
+    /// Returns the driver operations of a bulk lane, which may be closing.
+    pub(super) fn traffic(&mut self, key: LaneKey) -> Option<&mut Late<Traffic>> {
+        match self.get_mut(key)? {
+            Role::Bulk { traffic, .. } | Role::Closing { traffic, .. } => Some(traffic),
+            _ => None,
+        }
+    }
+
     pub(crate) fn remove(&mut self, key: LaneKey) -> Option<Role> {
         if let Some(at) = self.outlived.iter().position(|(old, _)| *old == key) {
             return Some(self.outlived.swap_remove(at).1);

@@ -1,41 +1,29 @@
 //! Connections whose segments are too long for a switch on the way: they are noticed, replaced, and
 //! others of the pair of rails are opened with shorter ones ([`crate::proto::rails::segments`]).
 
-use super::bulk::LaneEnd;
+use super::context::LaneCx;
 use super::engine::Engine;
 use super::traits::{LaneKey, Unacked};
 use crate::proto::control_lane::LaneEvent;
-use crate::proto::rails::segments::{Reachability, SEGMENT_BYTES_USUAL, are_too_long, describe};
-use crate::proto::table::Id;
+use crate::proto::rails::segments::{Reachability, are_too_long, describe};
 
 /// Segments of a connection that are lost.
 #[derive(Debug)]
 pub(super) struct Lost {
     /// Their length.
-    bytes: u16,
+    pub(super) bytes: u16,
     /// What was observed.
-    cause: String,
+    pub(super) cause: String,
     /// Short packets pass meanwhile.
     is_sure: bool,
 }
 
-impl Engine {
+impl LaneCx<'_> {
     /// Longest segment of a connection of a session that is to be opened by the path at a position;
     /// `None`: as NICs take it.
     pub(super) fn segment_limit(&mut self, session: u32, at: u8) -> Option<u16> {
-        let state = &mut *self.state;
-        let passing = state.paths.passing(session, at);
-        state.core.segment_limit(session, at, passing, state.now_ns)
-    }
-
-    /// The same of the first connection to a peer. Without datagrams it cannot be replaced, so its
-    /// segments are of the usual length from the start.
-    pub(super) fn first_segment_limit(&self, rail: u8, remote: std::net::IpAddr) -> Option<u16> {
-        let state = &*self.state;
-        let known = state.core.segment_limit_to(rail, remote, state.now_ns);
-        let is_replaceable = state.datagrams.announced.port != 0;
-        let is_here = state.locators.iter().any(|own| own.ip() == remote);
-        known.or((!is_replaceable && !is_here).then_some(SEGMENT_BYTES_USUAL))
+        let passing = self.paths.passing(session, at);
+        self.core.segment_limit(session, at, passing, *self.now_ns)
     }
 
     /// Looks whether a connection of a session, on the path at a position, stands still because its
@@ -50,12 +38,11 @@ impl Engine {
         is_over: bool,
     ) -> Option<Lost> {
         let Unacked::Answer { resent: Some(resent), .. } = owed else { return None };
-        let state = &mut *self.state;
-        let passing = state.paths.passing(session, at);
-        let reachability = state.paths.reachability(state.now_ns, session, at);
+        let passing = self.paths.passing(session, at);
+        let reachability = self.paths.reachability(*self.now_ns, session, at);
         if !are_too_long(resent, passing, reachability, is_over) {
             // The answers decide next time.
-            state.paths.ask_all_paths(state.now_ns, session);
+            self.paths.ask_all_paths(*self.now_ns, session);
             return None;
         }
         let ends = self.driver.addresses(key).map(|(near, far)| (near.ip(), far.ip()));
@@ -66,26 +53,15 @@ impl Engine {
         Some(Lost { bytes, cause, is_sure })
     }
 
-    /// A bulk lane is replaced by one with shorter segments, and so are the others of its path.
-    pub(super) fn replace_lane(&mut self, lane: Id, lost: &Lost) {
-        let Some(bulk) = self.state.core.lanes().get(lane) else { return };
-        let (session, at) = (bulk.session, bulk.path);
-        self.state.core.announce_segments_lost(lane, lost.bytes);
-        self.note_segments_lost(session, at, lost.bytes, Some(lost));
-        self.close_lane(lane, LaneEnd::Failed(&lost.cause));
-    }
-
     /// Segments of so many bytes are lost on the path at a position: this side has seen it, or the
     /// peer reports it.
     pub(super) fn note_segments_lost(
         &mut self,
-        session: u32,
-        at: u8,
+        (session, at): (u32, u8),
         bytes: u16,
         seen: Option<&Lost>,
     ) {
-        let state = &mut *self.state;
-        let is_new = state.core.note_segments_lost(session, at, bytes, state.now_ns);
+        let is_new = self.core.note_segments_lost(session, at, bytes, *self.now_ns);
         match seen.filter(|_| is_new) {
             Some(Lost { cause, is_sure: true, .. }) => tracing::warn!(
                 "{cause} TCP connections there have shorter packets now; set the same MTU on \
@@ -95,21 +71,23 @@ impl Engine {
             None => {}
         }
     }
+}
 
+impl Engine {
     /// The peer has seen that segments of so many bytes are lost, on the path at a position or on
     /// the control lane.
     pub(super) fn handle_segments_lost(&mut self, session: u32, at: Option<u8>, bytes: u16) {
         if let Some(at) = at {
-            return self.note_segments_lost(session, at, bytes, None);
+            return self.setup().lanes.note_segments_lost((session, at), bytes, None);
         }
         let at = self.state.paths.of_mut(session).stream_at();
-        self.note_segments_lost(session, at, bytes, None);
+        self.setup().lanes.note_segments_lost((session, at), bytes, None);
         self.handle_lane_event(session, LaneEvent::SegmentsLost { bytes, cause: None });
     }
 
     /// The control lane of a session is replaced by one with shorter segments, where that can be.
     pub(super) fn replace_control_lane(&mut self, session: u32, at: u8, lost: Lost) {
-        self.note_segments_lost(session, at, lost.bytes, Some(&lost));
+        self.setup().lanes.note_segments_lost((session, at), lost.bytes, Some(&lost));
         let Lost { bytes, cause, .. } = lost;
         self.handle_lane_event(session, LaneEvent::SegmentsLost { bytes, cause: Some(cause) });
     }

@@ -1,15 +1,15 @@
 //! How messages to a peer travel, as it is shown to the user.
 
-use super::engine::Engine;
+use super::engine::EngineState;
 use crate::proto::paths::Paths;
 use crate::proto::segments::{PullMethod, Route, Segments};
 use crate::proto::table::Id;
 use crate::types::{SendProtocol, SendRange, SendTransport};
 
-impl Engine {
+impl EngineState {
     /// Returns how messages to a peer travel now. `None`: it is unknown or not connected.
     pub(crate) fn send_protocol(&self, peer: Id) -> Option<SendProtocol> {
-        let core = &self.state.core;
+        let core = &self.core;
         let slot = core.peers().get(peer)?.session;
         let session = core.sessions().at(slot as usize).filter(|it| it.is_connected())?;
         let eager_limit = u64::from(session.eager_limit_now(core.config()));
@@ -17,7 +17,7 @@ impl Engine {
             vec![(u64::MAX, SendTransport::Loopback)]
         } else {
             let segments = session.segments.as_deref()?;
-            let are_paths_open = self.state.paths.of(slot).is_some_and(Paths::are_open);
+            let are_paths_open = self.paths.of(slot).is_some_and(Paths::are_open);
             let ranges = segments.protocol().ranges(eager_limit).into_iter();
             let of = |route| transport(segments, route, are_paths_open);
             ranges.map(|(longest, route)| (longest, of(route))).collect()

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::Backoff;
 
-use super::engine::{Engine, TICK_NS};
 use crate::proto::ready::Work;
+use super::engine::Engine;
+use super::ticks::TICK_NS;
 use crate::types::Error;
 
 /// The longest sleep while a ring has no space, though its reader announces free space: it may be
@@ -67,8 +68,8 @@ impl Engine {
         if let Err(error) = self.driver.park(sleep, &mut self.events) {
             return Err(self.fail_driver("the driver cannot wait", error));
         }
-        self.read_clock();
-        self.note_sleep();
+        self.state.read_clock();
+        self.state.datagrams.note_sleep();
         self.handle_events();
         Ok(())
     }
@@ -81,31 +82,28 @@ impl Engine {
             // Nothing is unacknowledged; silent peers are probed.
             sleep = self.state.engines_asked_in().unwrap_or(NOTHING_DUE).min(NOTHING_DUE);
         }
-        self.note_sleep();
+        self.state.datagrams.note_sleep();
         let armed = self.driver.arm(sleep);
         armed.map_err(|error| self.fail_driver("the driver cannot wait", error))
     }
 
-    /// Returns the descriptor that becomes readable after [`Self::arm`] when there is work.
-    pub(super) fn wake_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        self.driver.wake_fd()
-    }
-
     /// Lets the driver watch everything, sends what must not wait, and returns the next deadline.
     fn prepare_to_sleep(&mut self, limit: Duration) -> Duration {
-        self.watch_hot();
-        self.read_clock();
+        self.watch_polled();
+        self.state.read_clock();
         self.acknowledge_all();
-        self.quickack_lanes(u64::MAX);
-        self.watch_datagrams();
+        let mut cx = self.setup();
+        cx.bulk.quickack(u64::MAX, &mut cx.lanes);
+        self.state.watch_datagrams(&mut self.driver);
         let state = &mut *self.state;
-        let has_pieces = state.core.ready().len(Work::Piece) > 0 && !state.rings.is_full;
-        if state.core.rendezvous().has_readable() || has_pieces {
+        let has_pieces = state.core.ready().len(Work::Piece) > 0 && !state.rings.is_some_full();
+        if state.core.rendezvous().has_readable() || has_pieces
+        {
             // The driver reports neither data to read nor space to write.
             return Duration::ZERO;
         }
         let mut sleep = limit.min(SLEEP_MAX);
-        if state.rings.is_full {
+        if state.rings.is_some_full() {
             sleep = sleep.min(FULL_RING);
         }
         if let Some(deadline_ns) = state.next_deadline_ns() {

@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::control::ControlLane;
+use super::bulk::BulkSockets;
+use super::control_lanes::ControlLane;
 use super::datagram::state_of;
-use super::engine::Engine;
+use super::engine::EngineState;
 use super::traits::{LaneKey, TcpFigures};
+use crate::driver::AnyDriver;
 use crate::proto::core::Core;
 use crate::proto::paths::{NO_PATH, Paths};
 use crate::proto::rails::{PathState as KnownPath, rails_of};
@@ -48,18 +50,17 @@ impl Publisher {
     }
 }
 
-impl Engine {
+impl EngineState {
     /// Returns its counters.
-    pub(crate) fn counters(&self) -> Counters {
-        let driver = self.driver_counters();
-        let state = &*self.state;
-        let core = state.core.counters();
-        let datagrams = state.paths.counters();
-        let violations = state.core.regions().violations();
-        let staging_bytes = state.core.pool().allocated_bytes().0;
+    pub(crate) fn counters(&self, driver: &AnyDriver) -> Counters {
+        let driver = driver.counters();
+        let core = self.core.counters();
+        let datagrams = self.paths.counters();
+        let violations = self.core.regions().violations();
+        let staging_bytes = self.core.pool().allocated_bytes().0;
         Counters {
             syscalls: driver.syscalls,
-            copied_bytes: state.completions.copied_bytes,
+            copied_bytes: self.completions.copied_bytes,
             segments_received: core.segments_received,
             segments_by_datagram: datagrams.segments,
             frames_received: core.frames_received,
@@ -69,16 +70,16 @@ impl Engine {
             registered_sends: driver.registered_sends,
             stale_completions: driver.stale_completions,
             cq_overflows: driver.cq_overflows,
-            latency_sends: state.core.rendezvous().hinted().latency_sends,
-            bulk_sends: state.core.rendezvous().hinted().bulk_sends,
-            priority_sends: state.core.rendezvous().hinted().priority_sends,
-            grants_ahead: state.core.rendezvous().hinted().grants_ahead,
+            latency_sends: self.core.rendezvous().hinted().latency_sends,
+            bulk_sends: self.core.rendezvous().hinted().bulk_sends,
+            priority_sends: self.core.rendezvous().hinted().priority_sends,
+            grants_ahead: self.core.rendezvous().hinted().grants_ahead,
             lane_failures: core.lane_failures,
             corrupted_chunks: core.corrupted_chunks,
             accesses_refused: core.refused_accesses,
             wrong_keys: violations.key + violations.throttled,
             dropped_frames: core.stale_frames + core.unknown_endpoint,
-            unexpected_bytes_max: state.core.unexpected().held_bytes().1 as u64,
+            unexpected_bytes_max: self.core.unexpected().held_bytes().1 as u64,
             staging_bytes: staging_bytes as u64,
             datagrams_sent: datagrams.sent,
             datagrams_lost: datagrams.lost,
@@ -88,25 +89,28 @@ impl Engine {
 
     /// Returns the paths of its sessions, at most `limit`, and how many more there are. The kernel
     /// is queried for a quarter as many connections.
-    pub(crate) fn paths(&mut self, limit: usize) -> (Vec<PathStatistics>, usize) {
-        let state = &mut *self.state;
+    pub(crate) fn paths(
+        &mut self,
+        driver: &mut AnyDriver,
+        limit: usize,
+    ) -> (Vec<PathStatistics>, usize) {
         // Deferred acknowledgements count, too.
-        state.drain_all_paths();
-        let now_ns = state.clock.now_ns();
-        let core = &state.core;
+        self.drain_all_paths();
+        let now_ns = self.clock.now_ns();
+        let core = &self.core;
         let (mut all, mut omitted, mut asked) = (Vec::new(), 0, 0);
         for (id, session) in core.sessions().iter() {
             if !session.is_connected() || session.engine == core.engine() {
                 continue;
             }
-            let control = state.controls.get(id.index());
-            let paths = state.paths.of(id.index() as u32);
+            let control = self.controls.get(id.index() as u32);
+            let paths = self.paths.of(id.index() as u32);
             let stream_at = paths.map_or(0, Paths::stream_at);
             let stream_at = control.map(|control| {
                 let at = usize::from(stream_at);
-                let ends = control.lane.filter(|_| stream_at == NO_PATH);
-                let ends = ends.and_then(|key| self.driver.addresses(key));
-                ends.and_then(|ends| path_between(core, &state.rails, id, ends)).unwrap_or(at)
+                let ends = control.lane().filter(|_| stream_at == NO_PATH);
+                let ends = ends.and_then(|key| driver.addresses(key));
+                ends.and_then(|ends| path_between(core, self.rails.used(), id, ends)).unwrap_or(at)
             });
             for (at, path) in session.rails.paths.iter().enumerate() {
                 if all.len() >= limit {
@@ -115,19 +119,19 @@ impl Engine {
                 }
                 let mut statistics = statistics_of(session, path, now_ns);
                 statistics.eager_limit_bytes = session.eager_limit_now(core.config()).into();
-                let rail = state.rails_chosen.get(statistics.rail);
+                let rail = self.rails.chosen().get(statistics.rail);
                 (statistics.nic, statistics.local) = match rail {
                     Some(Rail { nic, address, .. }) => (nic.clone(), *address),
-                    None => (String::new(), state.locators.first().ip()),
+                    None => (String::new(), self.rails.locators().first().ip()),
                 };
                 let control = control.zip(stream_at);
                 if let Some((paths, stream_at)) = paths.zip(stream_at) {
                     add_datagrams(&mut statistics, paths, stream_at, at);
                 }
-                let lanes = lanes_of(core, session, control, &state.lane_keys, at);
+                let lanes = lanes_of(core, session, control, &self.bulk, at);
                 for (number, key) in lanes.take(limit.div_ceil(4) - asked) {
                     asked += 1;
-                    let Some(figures) = self.driver.tcp_figures(key) else { continue };
+                    let Some(figures) = driver.tcp_figures(key) else { continue };
                     let TcpFigures { retransmits, round_trip } = figures;
                     statistics.lanes.push(LaneStatistics { number, retransmits, round_trip });
                 }
@@ -140,46 +144,39 @@ impl Engine {
     /// Returns all of that. NICs are queried by `reader`; at most `paths_max` paths are included.
     pub(crate) fn statistics(
         &mut self,
+        driver: &mut AnyDriver,
         mut reader: Option<&mut NicReader>,
         paths_max: usize,
     ) -> Statistics {
-        let (paths, paths_omitted) = self.paths(paths_max);
-        let rails = self.state.rails_chosen.iter().map(|rail| {
+        let (paths, paths_omitted) = self.paths(driver, paths_max);
+        let rails = self.rails.chosen().iter().map(|rail| {
             let counters = reader.as_mut().and_then(|reader| reader.read(rail.nic_index).ok());
             (rail.clone(), counters)
         });
         Statistics {
-            endpoint: self.state.address(0),
-            counters: self.counters(),
+            endpoint: self.address(0),
+            counters: self.counters(driver),
             rails: rails.collect(),
             paths,
             paths_omitted,
-            frame_drops: self.driver.frame_drops(),
+            frame_drops: driver.frame_drops(),
         }
     }
 
     /// Publishes new statistics to the exporter, if there is one, at intervals.
-    pub(super) fn publish(&mut self) {
-        let now_ns = self.state.now_ns;
-        let Some(publisher) = self.state.reports.publisher.as_mut() else { return };
+    pub(super) fn publish(&mut self, driver: &mut AnyDriver) {
+        let now_ns = self.now_ns;
+        let Some(publisher) = self.reports.publisher.as_mut() else { return };
         if now_ns < publisher.next_ns {
             return;
         }
         publisher.next_ns = now_ns + PUBLISH_NS;
         let mut reader = publisher.reader.take();
-        let statistics = self.statistics(reader.as_mut(), PUBLISHED_PATHS_MAX);
-        if let Some(publisher) = self.state.reports.publisher.as_mut() {
+        let statistics = self.statistics(driver, reader.as_mut(), PUBLISHED_PATHS_MAX);
+        if let Some(publisher) = self.reports.publisher.as_mut() {
             publisher.reader = reader;
             publisher.slot.put(statistics);
         }
-    }
-}
-
-impl Engine {
-    /// Keeps the kernel's figures of a connection of the path at `at` that is about to be closed.
-    pub(super) fn keep_figures(&mut self, session: u32, at: u8, key: LaneKey) {
-        let Some(figures) = self.driver.tcp_figures(key) else { return };
-        self.state.core.with(session, |it, _| it.rails.note_retransmits(at, figures.retransmits));
     }
 }
 
@@ -204,14 +201,14 @@ fn lanes_of<'a>(
     core: &'a Core,
     session: &'a Session,
     control: Option<(&'a ControlLane, usize)>,
-    keys: &'a [Option<LaneKey>],
+    bulk: &'a BulkSockets,
     at: usize,
 ) -> impl Iterator<Item = (Option<u32>, LaneKey)> + 'a {
     let control = control.filter(|&(_, stream_at)| stream_at == at);
-    let control = control.and_then(|(control, _)| control.lane).map(|key| (None, key));
+    let control = control.and_then(|(control, _)| control.lane()).map(|key| (None, key));
     let bulk = session.lanes.iter().filter_map(move |&id| {
         let lane = core.lanes().get(id).filter(|lane| usize::from(lane.path) == at)?;
-        Some((Some(lane.number), keys.get(id.index()).copied().flatten()?))
+        Some((Some(lane.number), bulk.key_of(core, id)?))
     });
     control.into_iter().chain(bulk)
 }

@@ -1,56 +1,56 @@
 //! What carries each session, for the line of the setting `verbose`. Never on the path of a
 //! message: sessions are looked at when they begin, get a ring and end.
 
-use super::engine::Engine;
+use super::engine::EngineState;
+use crate::driver::AnyDriver;
 use crate::proto::paths::Paths;
 use crate::proto::rails::rails_of;
 use crate::telemetry::transports::{Transport, note};
 use crate::types::FrameState;
 
-impl Engine {
+impl EngineState {
     /// Notes what carries a session now, or did where it `is_over`; nothing unless `verbose` is
     /// set.
-    pub(super) fn note_transport(&self, slot: u32, is_over: bool) {
-        if !self.state.reports.is_verbose {
+    pub(super) fn note_transport(&self, driver: &AnyDriver, slot: u32, is_over: bool) {
+        if !self.reports.is_verbose {
             return;
         }
-        let core = &self.state.core;
+        let core = &self.core;
         let session = core.session(slot).filter(|session| session.engine != core.engine());
         if let Some(session) = session {
-            note(session.engine, self.transport_of(slot), is_over);
+            note(session.engine, self.transport_of(driver, slot), is_over);
         }
     }
 
     /// The same of all sessions, of an engine that is about to close.
-    pub(super) fn note_transports(&self) {
-        let sessions = self.state.core.sessions().iter();
+    pub(super) fn note_transports(&self, driver: &AnyDriver) {
+        let sessions = self.core.sessions().iter();
         let connected = sessions.filter(|(_, session)| session.is_connected());
-        connected.for_each(|(id, _)| self.note_transport(id.index() as u32, false));
+        connected.for_each(|(id, _)| self.note_transport(driver, id.index() as u32, false));
     }
 
-    fn transport_of(&self, slot: u32) -> Transport {
-        let state = &*self.state;
-        let paths = state.paths.of(slot);
+    fn transport_of(&self, driver: &AnyDriver, slot: u32) -> Transport {
+        let paths = self.paths.of(slot);
         if paths.is_some_and(Paths::has_ring) {
             return Transport::Memory;
         }
         let mut nics: Vec<String> = Vec::new();
         let mut has_chunks = false;
-        let session = state.core.session(slot);
+        let session = self.core.session(slot);
         for path in session.iter().flat_map(|session| &session.rails.paths) {
             let counters = path.counters();
             has_chunks |= counters.bytes_sent + counters.bytes_received > 0;
             let (initiators, acceptors) = rails_of(path.number);
             let is_initiator = session.is_some_and(|it| it.connection.is_initiator());
             let rail = if is_initiator { initiators } else { acceptors };
-            let rail = state.rails_chosen.get(usize::from(rail));
+            let rail = self.rails.chosen().get(usize::from(rail));
             let nic = rail.map_or("a NIC of the route", |rail| &rail.nic);
             if !nics.iter().any(|known| known == nic) {
                 nics.push(nic.to_owned());
             }
         }
         let has_datagrams = paths.is_some_and(|paths| paths.primary_at().is_some());
-        let by_frames = matches!(self.frame_state(), FrameState::Up { .. });
+        let by_frames = matches!(driver.frame_state(), FrameState::Up { .. });
         let datagrams = has_datagrams.then_some(if by_frames { "xdp" } else { "udp" });
         let by_tcp = !has_datagrams || has_chunks || paths.is_some_and(Paths::has_streamed);
         let protocols = datagrams.into_iter().chain(by_tcp.then_some("tcp")).collect();

@@ -8,6 +8,7 @@ use super::failure::PeerFailure;
 use super::keys::SessionKeys;
 use super::ready::Work;
 use super::session::{ControlFrame, Limits, Sequel, Session};
+use crate::proto::segments::uncommon::Uncommon;
 use crate::wire::goodbye::REASON_CLOSED;
 
 impl Session {
@@ -33,6 +34,7 @@ impl Session {
             self.failure = None;
         } else if !self.is_leaving {
             self.is_leaving = true;
+            self.add_uncommon(Uncommon::LEAVING);
             self.send_control(cx, ControlFrame::goodbye(REASON_CLOSED));
         }
     }

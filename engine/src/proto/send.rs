@@ -13,6 +13,7 @@ use super::segments::stage_in_segment;
 use super::table::Id;
 use crate::proto::context::Cx;
 use crate::proto::ready::Work;
+use crate::proto::segments::uncommon::Uncommon;
 use crate::proto::session::Session;
 use crate::wire::{DATA_BYTES, Eager, Rts, eager, frame};
 
@@ -216,6 +217,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let at = place_in_line(&session.waiting, &self.shared.operations, id);
         session.waiting.insert(at, id);
+        session.add_uncommon(Uncommon::WAITING);
         for &passed in session.waiting.range(at + 1..) {
             if let Some(passed) = self.shared.operations.get_mut(passed) {
                 passed.passed += 1;

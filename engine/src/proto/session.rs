@@ -20,6 +20,7 @@ use super::one_sided::SessionOneSided;
 use super::peers::{PeerTable, SessionRemotes};
 use super::question::Questions;
 use super::ready::Work;
+use super::segments::uncommon::Uncommon;
 use super::segments::{PendingAck, PullMethod};
 use super::table::Id;
 pub(crate) use super::teardown::Sequel;
@@ -248,10 +249,8 @@ impl Session {
     ///
     /// RR-CREDIT-1.
     #[inline]
-    pub(crate) fn may_send_now(&self, length: u64, eager_limit: u32) -> bool {
-        self.is_connected()
-            && !self.is_leaving
-            && (self.waiting.is_empty() || planted!(OvertakeWaiting))
+    pub(crate) fn may_send_now(&mut self, length: u64, eager_limit: u32) -> bool {
+        (self.is_free_of(Uncommon::STAGING) || (planted!(OvertakeWaiting) && self.is_connected()))
             && length <= u64::from(eager_limit.min(self.eager_limit.bytes()))
             && self.envelope_credit.available() > 0
             && length <= u64::from(self.byte_credit.available())
@@ -331,6 +330,7 @@ impl Session {
             it.answers += 1;
         }
         self.control.push_back(control);
+        self.add_uncommon(Uncommon::CONTROL);
     }
 
     /// Returns the credit of a message that is received, or never had to wait.
@@ -368,7 +368,7 @@ impl Session {
     /// RR-SEG-5.
     #[inline(always)]
     pub(crate) fn has_update(&self) -> bool {
-        if self.segments.as_ref().is_some_and(|datagram| datagram.update_due) {
+        if self.segments.as_ref().is_some_and(|it| it.has_update_due()) {
             return true;
         }
         (self.ack_wanted && self.announced_ack != self.expected_frame)

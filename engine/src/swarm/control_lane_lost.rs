@@ -69,7 +69,7 @@ fn events(world: &mut World, host: usize) -> (Vec<PeerFailure>, usize) {
 fn assert_lives(world: &mut World, what: &str) {
     for host in 0..2 {
         assert_eq!(events(world, host), (Vec::new(), 0), "{what}: host {host}");
-        let control = &world.look(host).unwrap().state.controls[0];
+        let control = world.look(host).unwrap().state.controls.get(0).unwrap();
         assert!(control.has_lane(), "{what}: host {host} has no control lane");
     }
 }
@@ -248,8 +248,8 @@ fn a_session_without_a_lane_gives_way_to_another_one() {
         for link in 0..2 {
             world.net.borrow_mut().set_rail_fault(other, link, Some(RailFault::BLACKHOLE));
         }
-        world.engine(other).unwrap().drop_control_lane(0);
-        world.engine(ends).unwrap().lose(0, "as the test wants");
+        world.engine(other).unwrap().setup().drop_control_lane(0);
+        world.engine(ends).unwrap().state.lose(0, "as the test wants");
         pass(&mut world, 50 * MILLISECOND);
         for link in 0..2 {
             world.net.borrow_mut().set_rail_fault(other, link, None);

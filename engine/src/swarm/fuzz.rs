@@ -178,7 +178,7 @@ fn greetings() {
             left == 0
         });
         let state = &world.look(0).unwrap().state;
-        assert!(state.handshakes_pending <= 100);
+        assert!(state.handshakes.pending() <= 100);
         assert!(state.core.sessions().len() <= 6);
     });
 }

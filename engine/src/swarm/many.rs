@@ -173,10 +173,10 @@ impl Run {
     ) -> Result<(), String> {
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         let request = wish(at.1, context);
-        let Ok(Some((claim, status))) = engine.claim(&request) else {
+        let Ok(Some((claim, status))) = engine.state.claim(&request) else {
             return Err(format!("a peek found a message that cannot be claimed: {seen:?}"));
         };
-        if status != seen || !engine.discard_claimed(claim) {
+        if status != seen || !engine.state.core.discard_claimed(claim) {
             return Err(format!("{status:?} was claimed where {seen:?} was found"));
         }
         self.oracle.discarded(at, from, &status)?;

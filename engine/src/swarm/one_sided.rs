@@ -187,12 +187,12 @@ impl Run {
         }
         let (window, counts) = (Arc::new(window), Arc::new(RegionCounts::default()));
         let length = REGION_BYTES as u64;
-        let region = engine.lend_region(length, Arc::clone(&window), counts);
+        let region = engine.state.lend_region(length, Arc::clone(&window), counts);
         let region = region.map_err(|error| error.to_string())?;
         let (offset, length) = (GUARD as u64, (COUNTER + 8 - GUARD) as u64);
         let (key, access, peers) = (Some(key_of(process)), Access::all(), None);
         let request = KeyRequest { key, offset, length, access, peers };
-        engine.add_key(region, request).map_err(|error| error.to_string())?;
+        engine.state.add_key(region, request).map_err(|error| error.to_string())?;
         let cells = vec![<[Cell; CELLS.len()]>::default(); HOSTS];
         let (added, perhaps, fetched) = (0, 0, BTreeSet::new());
         let (revoked, frozen) = (None, None);
@@ -298,7 +298,7 @@ impl Run {
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         let Some(target) = self.one_sided.targets.get_mut(&process) else { return Ok(()) };
         if target.revoked.is_none() {
-            let name = engine.revoke_key(target.region, key_of(process));
+            let name = engine.state.revoke_key(target.region, key_of(process));
             target.revoked = Some(name.map_err(|error| error.to_string())?);
         }
         Ok(())
@@ -310,7 +310,7 @@ impl Run {
             let Some(target) = self.one_sided.targets.get_mut(&resident.process) else { continue };
             let (Some(name), None) = (target.revoked, &target.frozen) else { continue };
             let Some(engine) = self.world.engine(host) else { continue };
-            if engine.user_of_region(target.region, Some(name)).is_none() {
+            if engine.state.user_of_region(target.region, Some(name)).is_none() {
                 target.frozen = Some(target.bytes()?);
             }
         }

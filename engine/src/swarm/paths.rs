@@ -277,7 +277,8 @@ fn a_session_leaves_tcp_as_soon_as_its_path_is_good() {
     for tag in 0..count {
         send(&mut world, 0, target, tag, 200, CompletionLevel::Inject);
     }
-    let is_clear = |world: &World| world.look(0).unwrap().state.controls[0].unsent.is_empty();
+    let is_clear =
+        |world: &World| world.look(0).unwrap().state.controls.get(0).unwrap().unsent().is_empty();
     run(&mut world, "the path is good", |world| are_good(world)[0]);
     assert!(!is_clear(&world), "TCP has begun");
     run(&mut world, "TCP has ended", |world| is_clear(world));
@@ -343,7 +344,7 @@ fn a_peer_that_is_inserted_again_while_its_session_ends_is_sent_to_by_the_next_o
         }
         run(&mut world, "the next session", |world| {
             ended.extend(drain(world, 0));
-            let is_connected = world.engine(0).unwrap().connected(Peer(target)).unwrap();
+            let is_connected = world.engine(0).unwrap().state.connected(Peer(target)).unwrap();
             if sends { !ended.is_empty() } else { is_connected }
         });
         // Once for the end of the old session, once for the beginning of the next.

@@ -173,7 +173,7 @@ pub(super) fn receive(world: &mut World, at: usize, peer: Id, tag: u64, capacity
     let mut buffer = Buffer::Heap(vec![0; capacity]);
     let shape = buffer.shape_for_recv().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
-    world.engine(at).unwrap().post_receive(&request, memory, route(tag)).is_ok()
+    world.engine(at).unwrap().state.post_receive(&request, memory, route(tag)).is_ok()
 }
 
 /// Completions that have come; memory that a chunk still refers to is an error (RR-RDV-3).
@@ -505,7 +505,7 @@ fn call(world: &mut World, what: &str, target: Id) -> Result<(), Error> {
             assert!(receive(world, 0, target, tag, 8));
             drain(world, 0).pop().map_or(Ok(()), |ended| ended.result.map(drop))
         }
-        "peek" => engine.peek(&wish).map(|found| assert_eq!(found, None)),
+        "peek" => engine.state.peek(&wish).map(|found| assert_eq!(found, None)),
         _ => engine.start_connect(Peer(target)).map(drop),
     }
 }
@@ -530,7 +530,7 @@ fn completed_sends_that_a_past_session_may_have_lost_are_reported_once() {
             if case == 3 {
                 pass(&mut world, 1000 * MILLISECOND);
             }
-            world.engine(0).unwrap().lose(0, "cut");
+            world.engine(0).unwrap().state.lose(0, "cut");
             pass(&mut world, MILLISECOND);
             assert_eq!(drain(&mut world, 0).len(), usize::from(case == 1), "{what}");
             connect(&mut world, 1, 0);
@@ -622,10 +622,10 @@ fn a_new_connection_outlives_the_end_of_the_old_one() {
         talk(&mut world, [0, 1], "before");
         world.net.borrow_mut().mute();
         let back = seed as usize % 2;
-        world.engine(back).unwrap().lose(0, "the network");
+        world.engine(back).unwrap().state.lose(0, "the network");
         connect(&mut world, back, 1 - back);
         pass(&mut world, seed * 10_000);
-        world.engine(1 - back).unwrap().lose(0, "the network");
+        world.engine(1 - back).unwrap().state.lose(0, "the network");
         connect(&mut world, 1 - back, back);
         run(&mut world, "they meet again", |world| {
             (0..2).all(|host| {
@@ -644,8 +644,8 @@ fn a_session_ends_once_and_for_its_first_cause() {
     talk(&mut world, [0, 1], "before");
     let engine = world.engine(0).unwrap();
     engine.state.completions.events.first().clear();
-    engine.lose(0, "first");
-    engine.lose(0, "second");
+    engine.state.lose(0, "first");
+    engine.state.lose(0, "second");
     pass(&mut world, 10 * MILLISECOND);
     let events: Vec<_> =
         world.engine(0).unwrap().state.completions.events.first().drain(..).collect();

@@ -100,11 +100,11 @@ fn a_silent_engine_whose_host_answers_ends_the_session_in_time_and_is_usable_aga
         for (at, of) in [(0, 1), (1, 0)] {
             let to = Peer(peer(&mut world, at, of));
             let engine = world.engine(at).unwrap();
-            assert!(engine.connected(to).is_err(), "it stays until the user connects");
+            assert!(engine.state.connected(to).is_err(), "it stays until the user connects");
             // It may report once that completed sends may be lost.
             let _ = engine.start_connect(to);
             run(&mut world, "it is there again", |world| {
-                world.engine(at).unwrap().connected(to).is_ok_and(|is_up| is_up)
+                world.engine(at).unwrap().state.connected(to).is_ok_and(|is_up| is_up)
             });
         }
         talk(&mut world, [0, 1], "it goes on");
@@ -160,14 +160,14 @@ fn a_failure_that_is_forgotten_has_the_next_send_connect() {
     for (at, of) in [(0, 1), (1, 0)] {
         let to = Peer(peer(&mut world, at, of));
         let engine = world.engine(at).unwrap();
-        assert!(engine.connected(to).is_err());
-        engine.forget_failure(to).unwrap();
-        assert!(!engine.connected(to).unwrap(), "nothing is sent yet");
+        assert!(engine.state.connected(to).is_err());
+        engine.state.forget_failure(to).unwrap();
+        assert!(!engine.state.connected(to).unwrap(), "nothing is sent yet");
     }
     let to = peer(&mut world, 0, 1);
     send(&mut world, 0, to, 9, 10, CompletionLevel::Inject);
     run(&mut world, "the send connects", |world| {
-        world.engine(0).unwrap().connected(Peer(to)).is_ok_and(|is_up| is_up)
+        world.engine(0).unwrap().state.connected(Peer(to)).is_ok_and(|is_up| is_up)
     });
 }
 

@@ -138,7 +138,9 @@ fn late_hello(by_ns: u64) -> (bool, Vec<String>) {
     let loops = LoopConfig { handshake_timeout, ..loop_config() };
     let mut world = steady_world(2, &Config { retry: ONCE, ..config() }, loops);
     connect(&mut world, 0, 1);
-    run(&mut world, "it is accepted", |world| world.look(1).unwrap().state.handshakes_pending == 1);
+    run(&mut world, "it is accepted", |world| {
+        world.look(1).unwrap().state.handshakes.pending() == 1
+    });
     assert!(world.net.borrow_mut().stall_one(false, by_ns));
     pass(&mut world, by_ns + 2 * LOOK_NS);
     (sessions_connected(&world, 1) == 1, refusals(&mut world, 1))

@@ -109,7 +109,8 @@ fn memory_of_an_idle_session_is_freed() {
         came == COUNT
     });
     drain(&mut world, 0);
-    let unsent = |world: &World| world.look(0).unwrap().state.controls[0].unsent.capacity();
+    let unsent =
+        |world: &World| world.look(0).unwrap().state.controls.get(0).unwrap().unsent().capacity();
     assert!(unsent(&world) > 1000, "{}", unsent(&world));
     pass(&mut world, 5 * SECOND);
     assert_eq!(unsent(&world), 0);

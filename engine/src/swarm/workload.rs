@@ -331,13 +331,13 @@ impl Run {
         let has_room = !engine.state.core.operations().is_full()
             && engine.state.completions.has_room(route(0, false));
         let claim = match what {
-            What::Peeked(_) if has_room && index.is_multiple_of(3) => engine.claim(&request),
+            What::Peeked(_) if has_room && index.is_multiple_of(3) => engine.state.claim(&request),
             _ => Ok(None),
         };
         let route = route(index as u64, false);
         let posted = match claim.map_err(|error| error.to_string())? {
-            Some((claim, _)) => engine.receive_claimed(claim, at.1, memory, route),
-            None => engine.post_receive(&request, memory, route),
+            Some((claim, _)) => engine.state.receive_claimed(claim, at.1, memory, route),
+            None => engine.state.post_receive(&request, memory, route),
         };
         match posted {
             Ok(id) => {
@@ -385,7 +385,7 @@ impl Run {
 
     fn cancel(&mut self, host: usize, id: Id) -> Result<(), String> {
         if let Some(engine) = self.world.engine(host) {
-            engine.cancel(id);
+            engine.state.cancel(id);
         }
         self.collect(host)
     }
@@ -423,7 +423,7 @@ impl Run {
     ) -> Result<Option<(Place, Status)>, Error> {
         let request = wish(endpoint, context);
         let Some(engine) = self.world.engine(host) else { return Ok(None) };
-        let found = engine.peek(&request)?;
+        let found = engine.state.peek(&request)?;
         Ok(found.and_then(|status| Some((Self::place_of(engine, status.peer?)?, status))))
     }
 

@@ -136,7 +136,7 @@ impl EngineCell {
     /// `engine` was made by [`Self::new`], whose parts are all `Send`.
     fn of(mut engine: Engine) -> Self {
         engine.state.core.set_answers(true);
-        let wake_fds = engine.share_wake_fds();
+        let wake_fds = engine.wake_fds.share(&engine.state, &engine.driver);
         let is_shared = !wake_fds.current().is_empty();
         let place = Arc::new(Place {
             handover: Handover::new(is_shared),
@@ -197,7 +197,7 @@ impl EngineCell {
         if let Some(known) = self.place.wait_object.get() {
             return Ok(Arc::clone(known));
         }
-        let wake_fd = self.borrow_mut().wake_fd()?;
+        let wake_fd = self.borrow_mut().driver.wake_fd()?;
         let wait_object = Arc::new(WaitObject::new(wake_fd, Arc::default())?);
         // Only the owner creates one.
         Ok(Arc::clone(self.place.wait_object.get_or_init(|| wait_object)))
@@ -280,8 +280,8 @@ impl EngineCell {
         if let Some(mut engine) = self.try_borrow_mut() {
             for (handle, endpoint) in self.dropped.take() {
                 match endpoint {
-                    Some(endpoint) => engine.give_up_receive(handle, endpoint),
-                    None => engine.abandon(handle),
+                    Some(endpoint) => engine.state.give_up_receive(handle, endpoint),
+                    None => engine.state.abandon(handle),
                 }
             }
         }

@@ -4,7 +4,6 @@
 //! of it, the copy is made while its receiver handles it already.
 
 use super::super::engine::Engine;
-use super::super::stream::split_for_calls;
 use crate::proto::segments::Route;
 use crate::proto::send::SendRequest;
 use crate::types::Hint;
@@ -34,14 +33,14 @@ impl Engine {
         more: bool,
     ) -> Option<LoneTransport> {
         let state = &*self.state;
-        let control = state.controls.get(session as usize)?;
+        let control = state.controls.get(session)?;
         let goes_now = match request.hint {
             // The others of a turn coalesce.
-            Hint::None => !more && control.flushed_poll != state.polls,
+            Hint::None => !more && control.is_unused_in(state.polls),
             Hint::Latency => true,
             Hint::Priority | Hint::Bulk => false,
         };
-        if !goes_now || !control.unsent.is_empty() || !shortcut!("a send before its copy") {
+        if !goes_now || control.has_unsent() || !shortcut!("a send before its copy") {
             return None;
         }
         match state.core.session(session)?.route_if_next(request)? {
@@ -50,7 +49,9 @@ impl Engine {
             }
             Route::Stream if request.length >= STREAMED_BEFORE_COPY_BYTES_MIN => {
                 let has_turn = control.long_bytes_left(state.polls) > 0;
-                let is_free = self.is_stream_free(session, control) && self.may_begin_long(session);
+                let is_free = control.is_free()
+                    && state.is_by_datagram(session)
+                    && state.may_begin_long(session);
                 (has_turn && is_free).then_some(LoneTransport::Stream)
             }
             _ => None,
@@ -70,14 +71,15 @@ impl Engine {
             LoneTransport::Ring(ring) => self.write_before_copy(session, ring, hint, bytes),
             LoneTransport::Stream => {
                 let polls = self.state.polls;
-                self.control(session).count_long(polls, bytes.len());
-                self.send_uncopied(session, bytes);
+                let mut cx = self.setup();
+                cx.controls.of(session).count_long(polls, bytes.len());
+                cx.controls.send_uncopied(session, bytes, &mut cx.lanes);
                 self.send_rest(session);
             }
         }
         if hint == Hint::None {
             // The others of a turn coalesce.
-            self.is_first_of_turn(session);
+            self.state.is_first_of_turn(session);
         }
     }
 
@@ -101,39 +103,8 @@ impl Engine {
         self.state.core.with(session, |it, cx| _ = it.fill_last(cx, bytes));
         self.state.core.clean(session);
         if !is_written {
-            self.wait_for_ring(session, token);
+            let state = &mut *self.state;
+            state.rings.refuse(session, token, &mut state.core, &mut state.controls);
         }
-    }
-
-    /// Sends the segment staged last, if it is alone, as far as the kernel takes it; then copies
-    /// its payload `bytes` into its segment. Ends no operation.
-    fn send_uncopied(&mut self, session: u32, bytes: &[u8]) {
-        let state = &mut *self.state;
-        state.completions.copied_bytes += bytes.len() as u64;
-        state.core.clean(session);
-        let lane = state.controls.get(session as usize).and_then(|control| control.lane);
-        let (mut sent, mut length) = (0, 0);
-        if let Some(lane) = lane
-            && let Some((it, cx)) = state.core.enter(session)
-            && let Some((whole, _)) = it.poll_long(cx)
-        {
-            length = whole.len();
-            let head = &whole[..length - bytes.len()];
-            // An error is detected again below.
-            let (first, second) = split_for_calls(bytes);
-            sent = self.driver.send_both(lane, head, first).unwrap_or(0);
-            if !second.is_empty() && sent == head.len() + first.len() {
-                sent += self.driver.send(lane, second).unwrap_or(0);
-            }
-        }
-        let Some((it, cx)) = state.core.enter(session) else { return };
-        let whole = it.fill_last(cx, bytes);
-        if sent < length
-            && let Some(control) = state.controls.get_mut(session as usize)
-        {
-            control.unsent.extend_from_slice(&whole[sent..]);
-        }
-        state.note_streamed(session, sent);
-        state.core.with(session, |it, cx| it.flush_if_waiting(cx));
     }
 }

@@ -4,7 +4,7 @@
 //! segments ([`crate::proto::segments`]) use datagrams from the first frame on: they use the
 //! path while that answers, and the TCP lane of the session before it has answered and when it is
 //! silent. The TCP lane also shows the peer's end, and carries segments that do not fit a datagram
-//! ([`super::stream`]).
+//! ([`super::control_lanes`]).
 //!
 //! Costs of a message on a good path: its bytes are copied into a segment and from there into the
 //! driver's buffer, one tag over the datagram, one system call for all datagrams of a turn, no
@@ -23,8 +23,10 @@ use std::net::{SocketAddr, UdpSocket};
 
 pub(crate) use self::announced::Announced;
 pub(crate) use self::ring::Rings;
+use super::context::LaneCx;
 use super::engine::{Engine, EngineState};
 use super::traits::{DATAGRAM_BYTES_MAX, Driver, LocalPeer};
+use crate::driver::AnyDriver;
 use crate::forks::EngineFd;
 use crate::proto::failure::PeerFailure;
 use crate::proto::paths::{PRIMARY, Paths, ReceiveInfo, Timeout};
@@ -162,6 +164,48 @@ impl Datagrams {
         self.is_blocked
     }
 
+    /// Notes that all received datagrams are handled.
+    fn note_drained(&mut self, now_ns: u64) {
+        self.drained_ns = now_ns;
+    }
+
+    /// Notes that the loop has slept: the driver was not polled since it woke.
+    pub(super) fn note_sleep(&mut self) {
+        self.has_slept = true;
+    }
+
+    /// Notes that the driver was polled in a turn that began at `began_ns`, and its events are
+    /// handled. Later events happened after that; if the loop was suspended meanwhile their time is
+    /// unknown.
+    #[inline]
+    pub(super) fn note_events_handled(&mut self, began_ns: u64) {
+        self.has_slept = false;
+        if self.is_watched {
+            self.drained_ns = began_ns;
+        }
+    }
+
+    /// Notes that the driver has reported datagrams, and watches the socket no more.
+    fn note_readable(&mut self, now_ns: u64) {
+        self.is_watched = false;
+        if self.has_slept {
+            self.note_drained(now_ns);
+        }
+        self.poll();
+    }
+
+    /// Lets the driver report when there is something to read.
+    fn watch(&mut self, driver: &mut dyn Driver) {
+        self.is_polled = false;
+        if !self.is_watched {
+            self.is_watched = true;
+            if let Err(error) = driver.watch_datagrams() {
+                tracing::warn!("cannot watch the datagram socket: {error}; it is polled");
+                (self.is_polled, self.is_watched) = (true, false);
+            }
+        }
+    }
+
     /// Reads the socket in every turn, instead of on driver events.
     fn poll(&mut self) {
         if self.is_open() && !self.is_watched {
@@ -190,60 +234,17 @@ impl Engine {
             && state.paths.open_first_path(&mut state.core, session, port, bytes_max, takes_trains);
         if !has_datagrams {
             if has_bulk {
-                self.fail_without_datagrams(session, ours.port == 0, theirs.port == 0);
+                state.fail_without_datagrams(session, ours.port == 0, theirs.port == 0);
             } else {
                 state.core.with(session, |it, cx| it.announce_rails(cx));
             }
             return;
         }
         self.state.core.with(session, |it, cx| it.announce_rails(cx));
-        self.meet(session);
+        self.setup().lanes.meet(session);
         self.state.datagrams.poll();
         self.transmit(session, PRIMARY, false);
         self.driver.flush_datagrams();
-    }
-
-    /// Starts the discovery of a peer that may be on this host.
-    ///
-    /// RR-SHM-1.
-    fn meet(&mut self, session: u32) {
-        if !self.driver.accepts_local_peers() {
-            return;
-        }
-        let Some(known) = self.state.core.session(session) else { return };
-        let Some((name, address)) = self.state.paths.first_path(session) else { return };
-        let Some(keys) = known.keys.as_ref().filter(|_| known.is_connected()) else { return };
-        self.driver.connect_peer(LocalPeer {
-            session: name,
-            engine: known.engine,
-            address,
-            key: keys.shared_memory(),
-            is_initiator: known.connection.is_initiator(),
-        });
-    }
-
-    /// Fails a session that requires bulk data in datagrams, while one side has none. The other
-    /// side detects that, too.
-    ///
-    /// RR-BULK-1.
-    fn fail_without_datagrams(&mut self, session: u32, is_ours: bool, is_theirs: bool) {
-        let (whose, cause) = match (is_ours, &self.state.datagrams.refusal) {
-            (true, Some(refusal)) => ("this side", refusal.as_str()),
-            (true, None) => ("this side", "control_lane = tcp"),
-            (false, _) if !is_theirs => ("this side", "another session has the same random id"),
-            (false, _) => ("the peer", "control_lane = tcp there, or a host that refuses UDP"),
-        };
-        let who = match self.state.core.config().bulk_in_datagrams {
-            true => "this side",
-            false => "the peer",
-        };
-        let text = format!(
-            "{who} has bulk_lane = datagram, and {whose} takes no datagrams ({cause}); set \
-             control_lane to udp, xdp or auto on both sides, or bulk_lane to tcp on both"
-        );
-        let state = &mut *self.state;
-        let failure = PeerFailure::Settings(text.into());
-        state.core.fail_session(session, failure, &mut state.completions);
     }
 
     /// Continues the paths with another driver.
@@ -252,13 +253,13 @@ impl Engine {
         let state = &mut *self.state;
         let bytes_max = state.datagrams.is_open().then_some(bytes_max);
         state.paths.resume(&mut state.core, bytes_max);
-        for session in 0..self.state.controls.len() {
-            self.state.core.with(session as u32, |it, cx| it.set_cma(cx, false));
+        for session in 0..self.state.controls.slots() {
             let state = &mut *self.state;
-            state.paths.set_ring(&mut state.core, session as u32, None);
-            self.meet(session as u32);
-            self.state.controls[session].awaits_room = false;
-            self.transmit_all(session as u32);
+            state.core.with(session, |it, cx| it.set_cma(cx, false));
+            state.paths.set_ring(&mut state.core, session, None);
+            self.setup().lanes.meet(session);
+            self.state.controls.of(session).set_awaits_room(false);
+            self.transmit_all(session);
         }
         self.driver.flush_datagrams();
     }
@@ -267,7 +268,7 @@ impl Engine {
     ///
     /// RR-PATH-5.
     pub(super) fn close_path(&mut self, session: u32) {
-        self.note_transport(session, true);
+        self.state.note_transport(&self.driver, session, true);
         if self.state.paths.prepare_final_ack(session) {
             self.transmit(session, PRIMARY, false);
             self.driver.flush_datagrams();
@@ -292,7 +293,7 @@ impl Engine {
         // check for another takes as long as handling it.
         let is_idle = self.state.datagrams.idle_turns > 0;
         let limit = if is_idle { 1 } else { DATAGRAMS_PER_TURN };
-        let mut reads_rings = self.state.rings.are_read;
+        let mut reads_rings = self.state.rings.are_read();
         while count < limit {
             if reads_rings && let Some(bytes) = self.read_ring() {
                 count += 1;
@@ -319,7 +320,7 @@ impl Engine {
                     }
                 }
                 Ok(None) => {
-                    self.drained();
+                    state.datagrams.note_drained(state.now_ns);
                     break;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -329,7 +330,7 @@ impl Engine {
                     if WARNED.is_due() {
                         tracing::warn!("cannot receive datagrams: {error}");
                     }
-                    self.drained();
+                    state.datagrams.note_drained(state.now_ns);
                     break;
                 }
             }
@@ -348,62 +349,23 @@ impl Engine {
         let is_cold = datagrams.idle_turns > COLD_TURNS
             && now_ns.saturating_sub(datagrams.idle_since_ns) > HOT_NS;
         if is_cold && self.driver.polls_for_free() {
-            self.watch_datagrams();
+            self.state.watch_datagrams(&mut self.driver);
         }
         false
     }
 
-    fn drained(&mut self) {
-        self.state.datagrams.drained_ns = self.state.now_ns;
-    }
-
-    /// Lets the driver report when there is something to read.
-    pub(super) fn watch_datagrams(&mut self) {
-        let datagrams = &mut self.state.datagrams;
-        if !datagrams.is_open() || self.state.paths.is_empty() {
-            return;
-        }
-        datagrams.is_polled = false;
-        if !datagrams.is_watched {
-            datagrams.is_watched = true;
-            if let Err(error) = self.driver.watch_datagrams() {
-                tracing::warn!("cannot watch the datagram socket: {error}; it is polled");
-                (datagrams.is_polled, datagrams.is_watched) = (true, false);
-            }
-        }
-    }
-
     pub(super) fn handle_datagrams_readable(&mut self) {
-        self.state.datagrams.is_watched = false;
-        if self.state.datagrams.has_slept {
-            self.drained();
-        }
-        self.state.datagrams.poll();
+        let state = &mut *self.state;
+        state.datagrams.note_readable(state.now_ns);
         self.read_datagrams();
         self.state.drain_paths();
-    }
-
-    /// Notes that the loop has slept: the driver was not polled since it woke.
-    pub(super) fn note_sleep(&mut self) {
-        self.state.datagrams.has_slept = true;
-    }
-
-    /// Notes that the driver was polled in a turn that began at `began_ns`, and its events are
-    /// handled. Later events happened after that; if the loop was suspended meanwhile their time is
-    /// unknown.
-    pub(super) fn note_events_handled(&mut self, began_ns: u64) {
-        let datagrams = &mut self.state.datagrams;
-        datagrams.has_slept = false;
-        if datagrams.is_watched {
-            datagrams.drained_ns = began_ns;
-        }
     }
 
     /// Handles free space in the driver.
     pub(super) fn handle_datagrams_writable(&mut self) {
         self.state.datagrams.is_blocked = false;
         for session in std::mem::take(&mut self.state.datagrams.blocked) {
-            self.control(session).awaits_room = false;
+            self.state.controls.of(session).set_awaits_room(false);
             self.transmit_all(session);
         }
         self.driver.flush_datagrams();
@@ -418,7 +380,7 @@ impl Engine {
         self.state.paths.begin_timeouts(until_ns);
         while let Some((at_ns, session)) = self.state.paths.poll_timeout(until_ns) {
             if !fired {
-                self.read_clock();
+                self.state.read_clock();
                 fired = true;
             }
             self.fire_timers_of(session, at_ns, until_ns);
@@ -432,7 +394,7 @@ impl Engine {
 
     /// Handles an expired timer of some of a session's paths.
     fn fire_timers_of(&mut self, session: u32, at_ns: u64, until_ns: u64) {
-        for index in 0..self.count_paths(session) {
+        for index in 0..self.state.paths.of(session).map_or(0, Paths::count) {
             let EngineState { core, paths, completions, datagrams, now_ns, .. } = &mut *self.state;
             // The drained state is as old as the turn; a watched socket is empty.
             let is_drained = datagrams.drained_ns >= until_ns || datagrams.is_watched;
@@ -446,13 +408,9 @@ impl Engine {
         state.paths.judge_after_timeout(&mut state.core, state.now_ns, session);
     }
 
-    fn count_paths(&self, session: u32) -> usize {
-        self.state.paths.of(session).map_or(0, Paths::count)
-    }
-
     /// Sends the pending packets of all paths of a session.
     fn transmit_all(&mut self, session: u32) {
-        for index in 0..self.count_paths(session) {
+        for index in 0..self.state.paths.of(session).map_or(0, Paths::count) {
             self.transmit(session, index, false);
         }
     }
@@ -470,7 +428,58 @@ impl Engine {
     }
 }
 
+impl LaneCx<'_> {
+    /// Starts the discovery of a peer that may be on this host.
+    ///
+    /// RR-SHM-1.
+    fn meet(&mut self, session: u32) {
+        if !self.driver.accepts_local_peers() {
+            return;
+        }
+        let Some(known) = self.core.session(session) else { return };
+        let Some((name, address)) = self.paths.first_path(session) else { return };
+        let Some(keys) = known.keys.as_ref().filter(|_| known.is_connected()) else { return };
+        self.driver.connect_peer(LocalPeer {
+            session: name,
+            engine: known.engine,
+            address,
+            key: keys.shared_memory(),
+            is_initiator: known.connection.is_initiator(),
+        });
+    }
+}
+
 impl EngineState {
+    /// Fails a session that requires bulk data in datagrams, while one side has none. The other
+    /// side detects that, too.
+    ///
+    /// RR-BULK-1.
+    fn fail_without_datagrams(&mut self, session: u32, is_ours: bool, is_theirs: bool) {
+        let (whose, cause) = match (is_ours, &self.datagrams.refusal) {
+            (true, Some(refusal)) => ("this side", refusal.as_str()),
+            (true, None) => ("this side", "control_lane = tcp"),
+            (false, _) if !is_theirs => ("this side", "another session has the same random id"),
+            (false, _) => ("the peer", "control_lane = tcp there, or a host that refuses UDP"),
+        };
+        let who = match self.core.config().bulk_in_datagrams {
+            true => "this side",
+            false => "the peer",
+        };
+        let text = format!(
+            "{who} has bulk_lane = datagram, and {whose} takes no datagrams ({cause}); set \
+             control_lane to udp, xdp or auto on both sides, or bulk_lane to tcp on both"
+        );
+        let failure = PeerFailure::Settings(text.into());
+        self.core.fail_session(session, failure, &mut self.completions);
+    }
+
+    /// Lets the driver report when there are datagrams to read, if there are paths.
+    pub(super) fn watch_datagrams(&mut self, driver: &mut AnyDriver) {
+        if self.datagrams.is_open() && !self.paths.is_empty() {
+            self.datagrams.watch(&mut **driver);
+        }
+    }
+
     /// Returns the reception info of a datagram that is handled now.
     #[inline]
     fn receive_info(&self, from: SocketAddr) -> ReceiveInfo {
@@ -492,13 +501,7 @@ impl EngineState {
     /// Frees memory of sessions that have become idle.
     pub(super) fn shrink_idle(&mut self) {
         let Self { core, paths, controls, now_ns, .. } = self;
-        paths.shrink_idle(core, *now_ns, |session| {
-            if let Some(control) = controls.get_mut(session as usize)
-                && control.unsent.is_empty()
-            {
-                control.unsent = Vec::new();
-            }
-        });
+        paths.shrink_idle(core, *now_ns, |session| controls.shrink(session));
     }
 
     /// Returns how many sessions wait for driver space.

@@ -4,9 +4,12 @@
 //! acknowledges it by the policy of its transport (`proto/segments/transport.rs`), or on request.
 
 use super::DATAGRAMS_PER_FLUSH;
+use crate::driver::AnyDriver;
+use crate::progress::control_lanes::ControlLanes;
 use crate::progress::engine::{Engine, EngineState};
 use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry};
 use crate::proto::control_lane::LaneEvent;
+use crate::proto::core::Core;
 use crate::proto::segments::Asks;
 
 /// Fraction of a piece's length that counts toward the bytes of a turn: it is only copied.
@@ -16,9 +19,99 @@ const PIECE_SHARE: usize = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
     /// Some session has had a ring since the driver was attached: the driver is polled.
-    pub(in crate::progress) are_read: bool,
+    are_read: bool,
     /// Some ring had no space, and its reader does not report when it has.
-    pub(in crate::progress) is_full: bool,
+    is_full: bool,
+}
+
+impl Rings {
+    /// Notes that another driver is attached, which has no rings yet.
+    pub(in crate::progress) fn note_attached(&mut self) {
+        self.are_read = false;
+    }
+
+    /// Returns whether the driver is polled for rings.
+    #[inline]
+    pub(super) fn are_read(&self) -> bool {
+        self.are_read
+    }
+
+    /// Begins an attempt to write to all rings.
+    #[inline]
+    pub(in crate::progress) fn begin_writes(&mut self) {
+        self.is_full = false;
+    }
+
+    /// Notes that a ring has no space.
+    pub(in crate::progress) fn note_full(&mut self) {
+        self.is_full = true;
+    }
+
+    /// Returns whether some ring had no space.
+    pub(in crate::progress) fn is_some_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Writes the segment staged last for a session into its ring, if nothing else waits. Returns
+    /// `false`, without effect, if not.
+    #[inline]
+    pub(super) fn write_lone(
+        &mut self,
+        (session, ring): (u32, u64),
+        core: &mut Core,
+        controls: &mut ControlLanes,
+        driver: &mut AnyDriver,
+    ) -> bool {
+        let lone = core.enter(session).and_then(|(it, cx)| it.lone_segment(cx));
+        let Some(segment) = lone.and_then(|lone| lone.take()) else { return false };
+        let token = segment.token;
+        if driver.write_segment(ring, [segment.bytes, &[]]) {
+            driver.flush_datagrams();
+        } else {
+            self.refuse(session, token, core, controls);
+        }
+        true
+    }
+
+    /// Writes a session's segments into its ring, as far as there is space. Returns `true` if any
+    /// was written.
+    pub(super) fn write_segments(
+        &mut self,
+        (session, ring): (u32, u64),
+        core: &mut Core,
+        controls: &mut ControlLanes,
+        driver: &mut AnyDriver,
+    ) -> bool {
+        controls.of(session).set_refused(false);
+        for written in 0..DATAGRAMS_PER_FLUSH {
+            let next = core.enter(session).and_then(|(it, cx)| {
+                it.poll_segment(cx, RING_SEGMENT_BYTES_MAX, Asks::WhenAwaited)
+            });
+            let Some(segment) = next else { return written > 0 };
+            let token = segment.token;
+            if !driver.write_segment(ring, [segment.bytes, &[]]) {
+                self.refuse(session, token, core, controls);
+                return written > 0;
+            }
+        }
+        core.with(session, |it, cx| it.flush_after_others(cx));
+        true
+    }
+
+    /// Handles a segment without space, or without a ring, which the driver is about to report. The
+    /// next turn retries.
+    #[cold]
+    pub(super) fn refuse(
+        &mut self,
+        session: u32,
+        token: u64,
+        core: &mut Core,
+        controls: &mut ControlLanes,
+    ) {
+        core.with(session, |it, cx| it.handle_segment_refused(cx, token));
+        self.is_full = true;
+        controls.of(session).set_refused(true);
+    }
 }
 
 impl Engine {
@@ -29,12 +122,10 @@ impl Engine {
         let Some(session) = state.paths.session_of(name) else { return };
         if state.core.session(session).is_some_and(|known| known.is_connected()) {
             state.paths.set_ring(&mut state.core, session, ring);
-            if let Some(control) = state.controls.get_mut(session as usize) {
-                control.is_refused = false;
-            }
+            state.controls.of(session).set_refused(false);
             state.rings.are_read |= is_up;
             state.core.with(session, |it, cx| it.flush_if_waiting(cx));
-            self.note_transport(session, false);
+            self.state.note_transport(&self.driver, session, false);
             if !is_up {
                 self.handle_lane_event(session, LaneEvent::RingEnded);
             }
@@ -60,51 +151,5 @@ impl Engine {
             Err((session, failure)) => self.give_up(session, failure),
         }
         Some(length)
-    }
-
-    /// Writes the segment staged last for a session into its ring, if nothing else waits. Returns
-    /// `false`, without effect, if not.
-    #[inline]
-    pub(super) fn write_lone(&mut self, session: u32, ring: u64) -> bool {
-        let state = &mut *self.state;
-        let entered = state.core.enter(session);
-        let lone = entered.and_then(|(it, cx)| it.lone_segment(cx));
-        let Some(segment) = lone.and_then(|lone| lone.take()) else { return false };
-        let token = segment.token;
-        if self.driver.write_segment(ring, [segment.bytes, &[]]) {
-            self.driver.flush_datagrams();
-        } else {
-            self.wait_for_ring(session, token);
-        }
-        true
-    }
-
-    /// Writes a session's segments into its ring, as far as there is space. Returns `true` if any
-    /// was written.
-    pub(super) fn write_segments(&mut self, session: u32, ring: u64) -> bool {
-        self.control(session).is_refused = false;
-        for written in 0..DATAGRAMS_PER_FLUSH {
-            let core = &mut self.state.core;
-            let next = core.enter(session).and_then(|(it, cx)| {
-                it.poll_segment(cx, RING_SEGMENT_BYTES_MAX, Asks::WhenAwaited)
-            });
-            let Some(segment) = next else { return written > 0 };
-            let token = segment.token;
-            if !self.driver.write_segment(ring, [segment.bytes, &[]]) {
-                self.wait_for_ring(session, token);
-                return written > 0;
-            }
-        }
-        self.state.core.with(session, |it, cx| it.flush_after_others(cx));
-        true
-    }
-
-    /// Handles a segment without space, or without a ring, which the driver is about to report. The
-    /// next turn retries.
-    #[cold]
-    pub(super) fn wait_for_ring(&mut self, session: u32, token: u64) {
-        self.state.core.with(session, |it, cx| it.handle_segment_refused(cx, token));
-        self.state.rings.is_full = true;
-        self.control(session).is_refused = true;
     }
 }

@@ -1,8 +1,7 @@
 //! Loop actions for sessions with several paths.
 
-use std::net::TcpListener;
-
-use crate::progress::engine::Engine;
+use crate::progress::context::LaneCx;
+use crate::progress::engine::{Engine, EngineState};
 use crate::proto::effects::RemoteName;
 use crate::proto::rails::health::{Phase, Transition};
 use crate::proto::rails::pairing::pairs;
@@ -20,15 +19,18 @@ pub(in crate::progress) fn state_of(phase: Phase) -> PathState {
     }
 }
 
-impl Engine {
+impl LaneCx<'_> {
     /// Pairs the known rails of both sides. The side that opened the session decides which paths
     /// exist, by using them.
     ///
     /// RR-RAIL-2.
     pub(in crate::progress) fn pair_rails(&mut self, session: u32) {
-        self.state.core.with(session, |it, cx| it.describe_first_path(&cx));
-        let core = &self.state.core;
-        let Some(known) = core.session(session) else { return };
+        self.core.with(session, |it, cx| it.describe_first_path(&cx));
+        let core = &self.core;
+        let Some(known) = core.session(session) else {
+            debug_assert!(false, "an outstanding action keeps the slot of its session in use");
+            return;
+        };
         let Some(theirs) = known.rails.theirs() else { return };
         if !known.connection.is_initiator() || !known.is_connected() {
             return;
@@ -41,65 +43,21 @@ impl Engine {
         };
         for (our, their) in pairs(ours, &theirs, reach) {
             let number = path_number(our as u8, their as u8);
-            let Some(at) =
-                self.state.core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number))
+            let Some(at) = self.core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number))
             else {
                 continue;
             };
-            let state = &mut *self.state;
-            if state.core.session(session).is_some_and(Session::has_datagrams) {
-                state.paths.open_other_path(&state.core, state.now_ns, session, number, at);
+            if self.core.session(session).is_some_and(Session::has_datagrams) {
+                self.paths.open_other_path(self.core, *self.now_ns, session, number, at);
             } else {
                 // Without datagrams no probe is possible: a lane that connects proves its path.
-                state.core.with(session, |it, mut cx| it.path_ready(&mut cx, at, state.now_ns));
+                self.core.with(session, |it, mut cx| it.path_ready(&mut cx, at, *self.now_ns));
             }
         }
     }
+}
 
-    /// Handles a carrier change of a NIC of this host.
-    pub(in crate::progress) fn handle_link(&mut self, rail: u8, is_up: bool) {
-        let state = &mut *self.state;
-        if let (Some(index), Some(known)) =
-            (self.driver.nic_of(rail), state.rails.get_mut(usize::from(rail)))
-        {
-            let is_moved = std::mem::replace(&mut known.nic_index, index) != index;
-            // The same rail, in the statistics.
-            if let Some(chosen) = state.rails_chosen.get_mut(usize::from(rail)) {
-                chosen.nic_index = index;
-            }
-            state.paths.set_nic(rail, index);
-            if is_moved && state.rails.len() > 1 {
-                state.listeners_due |= 1 << (rail % 16);
-                self.rebind_listener();
-            }
-        }
-        let state = &mut *self.state;
-        state.paths.handle_link(&mut state.core, state.now_ns, rail, is_up);
-    }
-
-    /// Replaces the listeners of rails that have another NIC. Called by the owner, as without
-    /// `/proc` the background thread may be in another network namespace; until then the listener
-    /// at the wildcard address accepts connections.
-    pub(in crate::progress) fn rebind_listener(&mut self) {
-        while self.state.listeners_due != 0 && !self.owner_is_absent {
-            let rail = self.state.listeners_due.trailing_zeros();
-            self.state.listeners_due &= self.state.listeners_due - 1;
-            self.replace_listener(rail as u8);
-        }
-    }
-
-    fn replace_listener(&mut self, rail: u8) {
-        let state = &mut *self.state;
-        let Some(fresh) = self.driver.rebind_listener(rail, &state.listener) else { return };
-        let ip = |listener: &TcpListener| listener.local_addr().map(|local| local.ip()).ok();
-        let all = &mut state.listeners_of_rails;
-        match all.iter_mut().find(|it| ip(it) == ip(&fresh)) {
-            Some(old) => *old = fresh.into(),
-            None => all.push(fresh.into()),
-        }
-        self.renew_wake_fds();
-    }
-
+impl EngineState {
     /// Reports a change of one of several paths of a session to its user and the log.
     pub(in crate::progress) fn report_path_change(
         &mut self,
@@ -108,13 +66,38 @@ impl Engine {
         remote: std::net::IpAddr,
         change: Transition,
     ) {
-        let state = &mut *self.state;
         let address = Address::new(peer.engine, peer.locators, peer.endpoint);
         let rail = usize::from(rail);
-        let nic = state.rails.get(rail).map_or("", |rail| &rail.nic);
+        let nic = self.rails.used().get(rail).map_or("", |rail| &rail.nic);
         let Transition { from, to, cause } = change;
         tracing::info!(peer = %address, nic, %remote, ?from, ?to, "path state changed: {cause}");
         let event = Event::PathChanged { address, rail, remote, state: state_of(to), cause };
-        state.completions.events.push(&event);
+        self.completions.events.push(&event);
+    }
+}
+
+impl Engine {
+    /// Handles a carrier change of a NIC of this host.
+    pub(in crate::progress) fn handle_link(&mut self, rail: u8, is_up: bool) {
+        let state = &mut *self.state;
+        if let Some(index) = self.driver.nic_of(rail)
+            && let Some(is_moved) = state.rails.set_nic(rail, index)
+        {
+            state.paths.set_nic(rail, index);
+            if is_moved {
+                state.listeners.note_moved(rail);
+                self.rebind_listeners();
+            }
+        }
+        let state = &mut *self.state;
+        state.paths.handle_link(&mut state.core, state.now_ns, rail, is_up);
+    }
+
+    /// Replaces the listeners of rails that have another NIC. Called by the owner, as without
+    /// `/proc` the background thread may be in another network namespace.
+    pub(in crate::progress) fn rebind_listeners(&mut self) {
+        if !self.owner_is_absent && self.state.listeners.replace_moved(&mut *self.driver) {
+            self.wake_fds.renew(&self.state, &self.driver);
+        }
     }
 }

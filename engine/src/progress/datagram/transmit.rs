@@ -3,27 +3,24 @@
 use std::io::ErrorKind;
 
 use super::DATAGRAMS_PER_FLUSH;
+use crate::driver::AnyDriver;
 use crate::driver::traits::TxFlags;
 use crate::progress::engine::{Engine, EngineState};
 use crate::proto::paths::{Index, PRIMARY, Paths, Transmit};
 
 impl Engine {
-    /// Returns whether something waits that does not fit a datagram of the path.
-    pub(in crate::progress) fn is_waiting_too_long_for_path(&self, session: u32) -> bool {
-        self.state.paths.is_waiting_too_long(&self.state.core, session)
-    }
-
     /// Sends the segment staged last for a session on its path, if nothing else waits and the path
     /// is in the common state: [`Self::transmit`] with fewer checks. Returns `false`, without
     /// effect, if not.
     pub(in crate::progress) fn transmit_lone(&mut self, session: u32) -> bool {
-        let EngineState { core, paths, controls, datagrams, clock, now_ns, .. } = &mut *self.state;
-        let Some(control) = controls.get(session as usize) else { return false };
-        if !control.unsent.is_empty() || datagrams.is_blocked {
+        let EngineState { core, paths, controls, rings, datagrams, clock, now_ns, .. } =
+            &mut *self.state;
+        let Some(control) = controls.get(session) else { return false };
+        if control.has_unsent() || datagrams.is_blocked {
             return false;
         }
         if let Some(ring) = paths.ring_of(session) {
-            return self.write_lone(session, ring);
+            return rings.write_lone((session, ring), core, controls, &mut self.driver);
         }
         let Some(packet) = paths.lone_packet(core, session) else {
             return !paths.of(session).is_some_and(Paths::has_datagrams)
@@ -32,7 +29,7 @@ impl Engine {
         let Ok(room) = self.driver.datagram_room() else { return false };
         *now_ns = clock.now_ns();
         let Some(datagram) = packet.write(*now_ns, room) else { return false };
-        self.send_datagram(&datagram);
+        send_datagram(&mut self.driver, &datagram);
         self.driver.flush_datagrams();
         // The last acknowledgement is applied while the datagram is in flight.
         let EngineState { core, paths, completions, .. } = &mut *self.state;
@@ -53,10 +50,11 @@ impl Engine {
         is_last: bool,
     ) -> bool {
         let (mut happened, mut is_drained) = (false, false);
+        let EngineState { core, paths, controls, rings, .. } = &mut *self.state;
         if index == PRIMARY
-            && let Some(ring) = self.state.paths.ring_of(session)
+            && let Some(ring) = paths.ring_of(session)
         {
-            happened = self.write_segments(session, ring);
+            happened = rings.write_segments((session, ring), core, controls, &mut self.driver);
         }
         if !self.state.paths.is_served(session, index) {
             return happened;
@@ -86,7 +84,7 @@ impl Engine {
             };
             let datagram = paths.poll_transmit(core, (session, index), *now_ns, room);
             let Some(datagram) = datagram else { break };
-            self.send_datagram(&datagram);
+            send_datagram(&mut self.driver, &datagram);
             happened = true;
             is_drained |= datagram.is_drained;
             // Usually that was all: other packets went with it, or can wait a turn.
@@ -101,20 +99,17 @@ impl Engine {
         let EngineState { core, paths, completions, datagrams, controls, .. } = &mut *self.state;
         let is_blocked = datagrams.is_blocked;
         paths.end_transmit(core, (session, index), is_blocked, completions);
-        if is_blocked
-            && let Some(control) = controls.get_mut(session as usize)
-            && !std::mem::replace(&mut control.awaits_room, true)
-        {
+        if is_blocked && !controls.of(session).set_awaits_room(true) {
             // Its timer may have expired, and it can send nothing until there is space.
             datagrams.blocked.push(session);
         }
         happened
     }
+}
 
-    #[inline(always)]
-    fn send_datagram(&mut self, datagram: &Transmit) {
-        let Transmit { to, rail, bytes, takes_trains, is_summed, .. } = *datagram;
-        let tx_flags = TxFlags { no_gso: !takes_trains, is_summed };
-        self.driver.send_datagram(to, rail, bytes, tx_flags);
-    }
+/// Passes a datagram to the driver.
+#[inline(always)]
+fn send_datagram(driver: &mut AnyDriver, datagram: &Transmit) {
+    let Transmit { to, rail, bytes, takes_trains, is_summed, .. } = *datagram;
+    driver.send_datagram(to, rail, bytes, TxFlags { no_gso: !takes_trains, is_summed });
 }

@@ -1,7 +1,8 @@
 //! Limit on bulk data outstanding to an engine in datagrams.
 
-use super::super::engine::Engine;
 use super::super::traits::{DATAGRAM_BYTES_MIN, FrameState};
+use super::Datagrams;
+use crate::proto::core::Core;
 
 /// Returns the bulk window for `room_bytes` of datagram buffers: a quarter is reserved for
 /// messages.
@@ -21,16 +22,14 @@ fn window_now(frames: &FrameState, socket_window_bytes: u64) -> Option<u64> {
     }
 }
 
-impl Engine {
+impl Datagrams {
     /// Adapts the window to the number of XDP frames. Outstanding grants remain: their data may be
     /// lost, and is retransmitted then.
     ///
     /// RR-BULK-3.
-    pub(in super::super) fn fit_window(&mut self) {
-        let state = &mut *self.state;
-        let socket_window_bytes = state.datagrams.socket_window_bytes;
-        if let Some(bytes) = window_now(&self.driver.frame_state(), socket_window_bytes) {
-            state.core.set_datagram_window(bytes);
+    pub(in super::super) fn fit_window(&self, core: &mut Core, frames: &FrameState) {
+        if let Some(bytes) = window_now(frames, self.socket_window_bytes) {
+            core.set_datagram_window(bytes);
         }
     }
 }

@@ -229,7 +229,9 @@ impl Inside {
                     self.refuse(kind, endpoint, end, refused);
                 }
             }
-            Request::GiveUp { ticket, endpoint } => self.engine().give_up_ticket(&ticket, endpoint),
+            Request::GiveUp { ticket, endpoint } => {
+                self.engine().state.give_up_ticket(&ticket, endpoint)
+            }
             Request::InjectPut(post) => {
                 let PutPost { request, bytes, to, more } = *post;
                 let (bytes, endpoint) = (bytes.as_slice(), request.endpoint);
@@ -285,11 +287,11 @@ impl Inside {
     ) -> Result<(), Refused> {
         match end {
             End::Queue { to, number } => {
-                let id = self.engine().post_receive(request, memory, to.route())?;
+                let id = self.engine().state.post_receive(request, memory, to.route())?;
                 self.name(*number, id);
             }
             End::Ticket(ticket) => {
-                self.engine().start_receive(request, memory, Some(ticket))?;
+                self.engine().state.start_receive(request, memory, Some(ticket))?;
             }
         }
         Ok(())

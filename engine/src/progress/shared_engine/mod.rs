@@ -220,13 +220,13 @@ impl SharedEngine {
                 OperationName::Posted(id) => Some(id),
                 OperationName::Requested(number) => inside.names.get(&number).copied(),
             };
-            id.is_some_and(|id| inside.engine().cancel(id))
+            id.is_some_and(|id| inside.engine().state.cancel(id))
         })
     }
 
     /// Cancels the operation of a ticket; returns `false` if it is too late.
     pub(crate) fn cancel_ticket(&self, ticket: &Ticket) -> bool {
-        self.with(|engine| ticket.operation().is_some_and(|id| engine.cancel(id)))
+        self.with(|engine| ticket.operation().is_some_and(|id| engine.state.cancel(id)))
     }
 }
 

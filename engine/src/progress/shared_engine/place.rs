@@ -139,7 +139,7 @@ impl Place {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(refused("eventfd"))?;
         let bell = EngineFd::new(bell);
-        let wake_fd = EngineFd::new(engine.wake_fd()?);
+        let wake_fd = EngineFd::new(engine.driver.wake_fd()?);
         let wake_fds = Arc::new([EngineFd::new(wake_fd.try_clone()?)]);
         let spin = engine.state.config.spin;
         let armed = Arc::new(AtomicUsize::new(0));

@@ -193,7 +193,7 @@ impl SharedEngine {
         self.post_behind(
             None,
             (),
-            |engine, ()| engine.give_up_ticket(ticket, endpoint),
+            |engine, ()| engine.state.give_up_ticket(ticket, endpoint),
             |()| Request::GiveUp { ticket: Arc::clone(ticket), endpoint },
         );
     }
@@ -255,7 +255,7 @@ impl SharedEngine {
     ) -> Result<OperationId, Refused> {
         self.post(
             memory,
-            |engine, memory| engine.post_receive(request, memory, to.route()).map(named),
+            |engine, memory| engine.state.post_receive(request, memory, to.route()).map(named),
             |guard, memory| self.leave_receive(guard, request, memory, to),
         )
     }
@@ -273,7 +273,7 @@ impl SharedEngine {
         let posted = self.post_memory_behind(
             guard,
             memory,
-            |engine, memory| engine.post_receive(request, memory, to.route()),
+            |engine, memory| engine.state.post_receive(request, memory, to.route()),
             |memory| {
                 number = self.new_request();
                 Request::Receive { request: *request, memory, end: End::Queue { to, number } }
@@ -351,8 +351,9 @@ impl SharedEngine {
         memory: Memory,
     ) -> Result<Arc<Ticket>, Refused> {
         let ticket = Arc::new(Ticket::new());
-        let start =
-            |engine: &mut Engine, memory| engine.start_receive(request, memory, Some(&ticket));
+        let start = |engine: &mut Engine, memory| {
+            engine.state.start_receive(request, memory, Some(&ticket))
+        };
         let posted = self.post(
             memory,
             |engine, memory| start(engine, memory).map(Some),

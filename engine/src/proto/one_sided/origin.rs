@@ -116,7 +116,13 @@ impl Session {
     /// Returns whether something waits to be staged.
     #[inline]
     pub(in crate::proto) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty() || self.one_sided.as_ref().is_some_and(|it| it.has_ready())
+        !self.waiting.is_empty() || self.has_ready_operations()
+    }
+
+    /// Returns whether one-sided operations or replies wait only for space.
+    #[inline]
+    pub(in crate::proto) fn has_ready_operations(&self) -> bool {
+        self.one_sided.as_ref().is_some_and(|it| it.has_ready())
     }
 
     /// Returns whether nothing waits, for replies included.

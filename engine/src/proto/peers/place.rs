@@ -29,6 +29,7 @@ use crate::proto::fence::Fence;
 use crate::proto::operation::NO_REMOTE;
 use crate::proto::operations::Operations;
 use crate::proto::ready::Work;
+use crate::proto::segments::uncommon::Uncommon;
 use crate::proto::session::Session;
 use crate::proto::table::{Id, Table};
 use crate::wire::locators::Locators;
@@ -118,6 +119,7 @@ impl Session {
     /// Appends operations that waited at another session.
     fn add_waiting(&mut self, waiting: WaitingOperations) {
         self.waiting.extend(waiting.sends);
+        self.add_uncommon(Uncommon::WAITING);
         waiting.fences.into_iter().for_each(|fence| self.fences.push_back(fence));
         if !waiting.one_sided.is_empty() {
             self.one_sided.get_or_insert_default().add_waiting(waiting.one_sided);

@@ -5,6 +5,7 @@ use super::super::operation::{Operation, OperationState};
 use super::super::table::Id;
 use super::Segments;
 use super::segment::{Place, SegmentBuffer};
+use super::uncommon::Uncommon;
 use super::window::is_before;
 use crate::proto::context::Cx;
 use crate::proto::ready::Work;
@@ -36,7 +37,9 @@ impl Session {
             // credit.
             let list = if is_long { &mut segments.long } else { &mut segments.lost };
             list.unlink(pool, id);
-            segments.update_due |= !planted!(LoseLimits);
+            if !planted!(LoseLimits) {
+                segments.note_update_due();
+            }
         }
         segments.outstanding.unlink(pool, id);
         segments.advance_base(pool);
@@ -77,15 +80,12 @@ impl Session {
         ack: u32,
         effects: &mut impl Effects,
     ) {
-        let has_waiting = self.has_waiting();
+        // Usually only memory is released.
+        let is_plain = self.is_free_of(Uncommon::ACKNOWLEDGED)
+            && !self.has_ready_operations()
+            && shortcut!("acknowledged segments that only hold memory");
         let Some(segments) = self.segments.as_deref_mut() else { return };
         let pool = &mut cx.shared.pool;
-        // Usually only memory is released.
-        let is_plain = !has_waiting
-            && self.control.is_empty()
-            && !segments.able.has_bulk
-            && !segments.update_due
-            && shortcut!("acknowledged segments that only hold memory");
         loop {
             let oldest = segments.outstanding.oldest(pool);
             let Some(segment) = oldest.filter(|it| segments.is_acked(it, ack)) else { return };

@@ -14,6 +14,7 @@ use super::super::receive::context_of;
 use super::super::regions::Access;
 use super::super::table::Id;
 use super::super::unexpected::{Kind, Waiting};
+use super::uncommon::Uncommon;
 use crate::proto::ready::Work;
 use crate::proto::session::Session;
 use crate::wire::eager::FLAG_DATA;
@@ -65,7 +66,7 @@ impl Session {
         let mut is_extended = false;
         // Envelopes and bytes of messages that receives have taken, and that are not charged yet.
         let mut passed = (0, 0);
-        if !shortcut!("a segment received in order") {
+        if !shortcut!("a segment received in order") || !self.is_free_of(Uncommon::EARLY) {
             return taken;
         }
         let slot = cx.slot;
@@ -84,7 +85,7 @@ impl Session {
         let Some(segments) = self.segments.as_deref_mut() else { return taken };
         let first = header.first_frame.get();
         // With no buffered and no missing message, each is next in order.
-        if !segments.arrivals.is_next(first) || !segments.reorder_buffer.holds_nothing() {
+        if segments.arrivals.expected() != first {
             return taken;
         }
         // Usually all are from one sender and to one receiver.
@@ -179,12 +180,15 @@ impl Session {
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Taken {
-        if body.get(taken.bytes) != Some(&frame::KIND_PUT) || !shortcut!("a train of puts") {
+        if body.get(taken.bytes) != Some(&frame::KIND_PUT)
+            || !shortcut!("a train of puts")
+            || !self.is_free_of(Uncommon::EARLY)
+        {
             return taken;
         }
         let Some(segments) = self.segments.as_deref_mut() else { return taken };
         let first = header.first_frame.get().wrapping_add(u32::from(taken.frames));
-        if !segments.arrivals.is_next(first) || !segments.reorder_buffer.holds_nothing() {
+        if segments.arrivals.expected() != first {
             return taken;
         }
         let before = taken.frames;

@@ -8,6 +8,7 @@ use super::super::session::Session;
 use super::fast_path::Taken;
 use super::order::{EnvelopeHeader, Held};
 use super::transport::Transport;
+use super::uncommon::Uncommon;
 use super::window::{Coming, FRAMES_MAX, is_before};
 use crate::proto::ready::Work;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SegmentHeader};
@@ -36,7 +37,7 @@ impl Session {
         let more = self.envelope_credit.handle_limit(header.envelope_limit.get());
         let has_more = self.byte_credit.handle_limit(header.byte_limit.get()) || more;
         // Nearly every message carries credit; that alone does not keep a turn going.
-        if has_more && self.has_waiting() {
+        if has_more && (!self.is_free_of(Uncommon::WAITING) || self.has_ready_operations()) {
             cx.add_work(Work::Stage);
         }
         cx.shared.counters.segments_received += 1;
@@ -44,9 +45,8 @@ impl Session {
 
     /// Returns whether the peer has left, or frames need replies.
     #[inline(always)]
-    fn has_replies_due(&self) -> bool {
-        !self.control.is_empty()
-            || self.segments.as_deref().is_some_and(|it| it.goodbye.is_some())
+    fn has_replies_due(&mut self) -> bool {
+        !self.is_free_of(Uncommon::REPLIES)
             || self.one_sided.as_ref().is_some_and(|it| !it.flushes.is_empty())
     }
 
@@ -183,7 +183,11 @@ impl Core {
             let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
             let Some(segments) = session.segments.as_deref_mut() else { return Ok(()) };
             held = held.wrapping_add(1);
-            match segments.arrivals.note(number) {
+            let coming = segments.arrivals.note(number);
+            if segments.arrivals.has_early() {
+                segments.uncommon.add(Uncommon::EARLY);
+            }
+            match coming {
                 Coming::Again if !planted!(RepeatFrames) => segments.repeated_frames += 1,
                 Coming::Fresh | Coming::Again => {
                     session.expected_frame = segments.arrivals.expected();
@@ -277,6 +281,7 @@ impl Core {
         };
         let (payload_bytes, payload) = (payload.len(), self.shared.unexpected.keep(payload));
         let held = Held { frame: number, envelope, payload, payload_bytes };
+        segments.uncommon.add(Uncommon::EARLY);
         if let Err(held) = segments.reorder_buffer.insert(predecessor, held) {
             session.envelopes.consume(1);
             session.bytes.consume(payload_bytes as u32);
@@ -343,6 +348,7 @@ impl Core {
                 let session = self.sessions.at_mut(slot as usize);
                 if let Some(segments) = session.and_then(|found| found.segments.as_deref_mut()) {
                     segments.goodbye.get_or_insert((number, goodbye.reason));
+                    segments.uncommon.add(Uncommon::GOODBYE);
                 }
             }
             Frame::Eager(..) | Frame::Rts(..) => {}

@@ -42,11 +42,13 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod transport;
+pub(in crate::proto) mod uncommon;
 pub(crate) mod window;
 
 use self::order::{Chain, ReorderBuffer};
 use self::protocol::Capabilities;
 use self::segment::{List, Order, SegmentPool};
+use self::uncommon::Uncommon;
 use self::window::Arrivals;
 use super::context::Cx;
 use super::core::{Config, Core};
@@ -166,7 +168,9 @@ pub(crate) struct Segments {
     base: u32,
     chain: Chain,
     /// Credit was announced in a datagram that may be lost, and no later one repeats it.
-    pub(super) update_due: bool,
+    update_due: bool,
+    /// Reasons to leave the fast paths.
+    uncommon: Uncommon,
     /// End of the frames for which the peer has requested an acknowledgement.
     asked_end: u32,
     header_only: [u8; SEGMENT_HEADER_BYTES],
@@ -215,6 +219,7 @@ impl Segments {
             base: 0,
             chain: Chain::new(seed),
             update_due: false,
+            uncommon: Uncommon::default(),
             asked_end: 0,
             header_only: [0; SEGMENT_HEADER_BYTES],
             arrivals: Arrivals::default(),
@@ -275,6 +280,13 @@ impl Segments {
         self.outstanding.len() == 0 || !window::is_before(self.base, end)
     }
 
+    /// Notes that credit was announced in a datagram that may be lost, and no later one repeats it,
+    /// or that an acknowledgement has to be requested.
+    fn note_update_due(&mut self) {
+        self.update_due = true;
+        self.uncommon.add(Uncommon::UPDATE);
+    }
+
     /// Returns whether a segment without frames has to be sent.
     pub(in crate::proto) fn has_update_due(&self) -> bool {
         self.update_due
@@ -293,7 +305,9 @@ impl Segments {
         let is_lossless = self.able.has_ring || !self.able.has_datagrams;
         self.ack_awaited |= self.long.len() > 0 || is_lossless;
         // Segments sent by a transport that loses none have requested none.
-        self.update_due |= is_lossless;
+        if is_lossless {
+            self.note_update_due();
+        }
         let newest = self.outstanding.last(pool).and_then(|newest| pool.get_mut(newest));
         if let Some(segment) = newest {
             segment.operations.push(id);
@@ -309,7 +323,11 @@ impl Session {
         let segment_bytes = cx.shared.pool.clamp(cx.shared.config.datagram_bytes);
         let able = Capabilities { has_stream: true, is_loopback, ..Capabilities::default() };
         debug_assert!(self.segments.is_none(), "the last session has ended");
-        self.segments = Some(Box::new(Segments::new(able, segment_bytes, &cx.shared.config)));
+        let mut segments = Segments::new(able, segment_bytes, &cx.shared.config);
+        // Sends may have waited for the connection.
+        segments.uncommon.add(Uncommon::WAITING);
+        segments.uncommon.add(Uncommon::CONTROL);
+        self.segments = Some(Box::new(segments));
     }
 
     /// Lets the newly established session, which has sent nothing, use datagrams. `segment_bytes`:
@@ -322,6 +340,7 @@ impl Session {
         segments.able = Capabilities { has_datagrams: true, has_bulk, ..Capabilities::default() };
         if has_bulk {
             self.rendezvous.use_datagrams();
+            segments.uncommon.add(Uncommon::BULK);
         }
         segments.path_bytes = segment_bytes;
         segments.unsent_max = unsent_max(segment_bytes, &cx.shared.config);

@@ -159,7 +159,7 @@ impl ReorderBuffer {
 
     /// Returns whether no message is buffered.
     #[inline]
-    pub(super) fn holds_nothing(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.frames.len() == 0
     }
 
@@ -188,12 +188,6 @@ impl ReorderBuffer {
     pub(super) fn shrink(&mut self) {
         self.by_predecessor.shrink();
         self.frames.shrink();
-    }
-
-    /// Returns whether no message is buffered.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.by_predecessor.is_empty() && self.frames.len() == 0
     }
 
     /// Removes all.

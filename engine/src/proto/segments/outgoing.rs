@@ -8,6 +8,7 @@ use super::super::packet;
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
 use super::segment::{List, Place, SegmentBuffer, SegmentPool};
+use super::uncommon::Uncommon;
 use super::window::is_before;
 use super::{OpenSegment, Segments};
 use crate::proto::ready::Work;
@@ -182,7 +183,7 @@ impl Segments {
     }
 
     #[inline]
-    fn is_queued(&self) -> bool {
+    pub(super) fn is_queued(&self) -> bool {
         self.lost.len() + self.urgent.len() + self.ready.len() + self.slow.len() > 0
     }
 
@@ -221,6 +222,7 @@ impl Segments {
             segment.place = Place::Lost;
             let list = if segment.is_long { &mut self.long } else { &mut self.lost };
             list.push_back(pool, id);
+            self.uncommon.add(Uncommon::QUEUED);
         }
     }
 }
@@ -318,16 +320,11 @@ impl Session {
     /// [`Self::poll_segment`] has other work to do.
     #[inline(always)]
     pub(crate) fn lone_segment<'a>(&'a mut self, cx: Cx<'a>) -> Option<Lone<'a>> {
-        let segments = self.segments.as_deref()?;
-        let is_lone = !segments.is_queued()
-            && segments.long.len() == 0
-            && !segments.able.has_bulk
-            && self.control.is_empty()
-            && !self.has_waiting()
-            && self.is_connected()
-            && !self.is_leaving;
-        let OpenSegment { id, .. } =
-            segments.open.filter(|_| is_lone && shortcut!("a single segment"))?;
+        let is_lone = self.is_free_of(Uncommon::SENDING)
+            && !self.has_ready_operations()
+            && shortcut!("a single segment");
+        let open = self.segments.as_deref()?.open;
+        let OpenSegment { id, .. } = open.filter(|_| is_lone)?;
         let segment = cx.shared.pool.get_mut(id)?;
         Some(Lone { session: self, segment, token: id.to_u64() })
     }
@@ -476,7 +473,7 @@ impl Session {
                 segments.mark_lost(pool, id);
             }
         } else if !planted!(LoseLimits) {
-            segments.update_due = true;
+            segments.note_update_due();
         }
     }
 
@@ -511,7 +508,10 @@ impl Session {
                 segments.mark_lost(pool, id);
             }
         }
-        segments.update_due = !planted!(LoseLimits);
+        segments.update_due = false;
+        if !planted!(LoseLimits) {
+            segments.note_update_due();
+        }
         cx.add_work(Work::Flush);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::protocol::Route;
 use super::segment::{LONG_PAYLOAD_BYTES, Place, SegmentBuffer, SegmentPool};
+use super::uncommon::Uncommon;
 use super::window::FRAMES_MAX;
 use super::{OpenSegment, Segments};
 use crate::proto::hint::Hint;
@@ -112,6 +113,7 @@ impl Segments {
             let id = pool.open_long(slot, self.next_frame, length);
             self.outstanding.push_back(pool, id);
             self.long.push_back(pool, id);
+            self.uncommon.add(Uncommon::QUEUED);
             self.long_held += 1;
             id
         });
@@ -287,6 +289,7 @@ impl Segments {
         let id = pool.open(slot, number);
         self.outstanding.push_back(pool, id);
         self.slow.push_back(pool, id);
+        self.uncommon.add(Uncommon::QUEUED);
         let segment = pool.get_mut(id)?;
         segment.place = Place::Ready;
         segment.push(length);
@@ -301,5 +304,6 @@ impl Segments {
         segment.place = Place::Ready;
         let queue = if segment.is_urgent { &mut self.urgent } else { &mut self.ready };
         queue.push_back(pool, id);
+        self.uncommon.add(Uncommon::QUEUED);
     }
 }

@@ -3,29 +3,21 @@
 use super::super::context::Cx;
 use super::super::send::SendRequest;
 use super::super::session::Session;
-use super::Segments;
 use super::protocol::Route;
 use super::segment::{LONG_PAYLOAD_BYTES, Place};
+use super::uncommon::Uncommon;
 use crate::proto::ready::Work;
 
 /// Returns whether a segment staged next for a session's stream would be sent next, and alone.
-fn is_next_alone(session: &Session, segments: &Segments) -> bool {
-    session.is_connected()
-        && segments.long.len() == 0
-        && !segments.waits()
-        && session.control.is_empty()
-        && !session.has_checksums
-}
-
 impl Session {
     /// Returns the route of a message that would be the next segment, whole and alone, without
     /// checksums, and before anything else. `None`: something is ahead of it.
     pub(crate) fn route_if_next(&self, request: &SendRequest) -> Option<Route> {
         let segments = self.segments.as_deref()?;
-        let is_next = is_next_alone(self, segments)
-            && !segments.able.has_bulk
-            && !self.has_waiting()
-            && !self.is_leaving;
+        let is_next = !self.has_any_of(segments, Uncommon::SENDING)
+            && !self.has_ready_operations()
+            && segments.open.is_none()
+            && !self.has_checksums;
         is_next.then(|| segments.protocol.route(request.length, request.data_bytes()))
     }
 

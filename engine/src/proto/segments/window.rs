@@ -108,15 +108,11 @@ impl Arrivals {
         self.expected
     }
 
-    /// Returns whether `frame` is the next one, and none has arrived before one that is missing.
-    #[inline]
-    pub(super) fn is_next(&self, frame: u32) -> bool {
-        frame == self.expected && self.early.len() == 0
-    }
-
-    /// Notes the next frames, after [`Self::is_next`] returned `true` for the first.
+    /// Notes the next frames, of which the first is [`Self::expected`], while none has arrived
+    /// before one that is missing.
     #[inline]
     pub(super) fn note_next(&mut self, frames: u32) {
+        debug_assert!(!self.has_early(), "none is missing");
         self.expected = self.expected.wrapping_add(frames);
     }
 

@@ -59,7 +59,7 @@ fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) -> b
     let mut buffer = Buffer::Heap(vec![0; length]);
     let shape = buffer.shape_for_recv().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
-    world.engine(1).unwrap().post_receive(&request, memory, route).expect("it is posted");
+    world.engine(1).unwrap().state.post_receive(&request, memory, route).expect("it is posted");
     let (tag, length_bytes, level) = (number as u64, length as u64, CompletionLevel::Inject);
     let peer = peers[0];
     let request = SendRequest {

@@ -277,7 +277,7 @@ impl Traffic {
         let memory = Memory { buffer: Some(buffer), shape };
         let route = self.route(number);
         let engine = world.engine(self.hosts[1]).unwrap();
-        engine.post_receive(&request, memory, route).expect("it is posted");
+        engine.state.post_receive(&request, memory, route).expect("it is posted");
     }
 
     fn send(&self, world: &mut World, peer: Id, number: usize) {

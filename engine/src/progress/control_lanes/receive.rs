@@ -1,0 +1,94 @@
+//! Reading of control connections.
+
+use std::io::{self, ErrorKind};
+
+use super::ControlLanes;
+use crate::progress::context::LaneCx;
+use crate::proto::paths::Paths;
+use crate::proto::session::Session;
+use crate::wire::FrameError;
+
+/// Maximum bytes that one turn reads of a lane whose session has a path: short messages use that,
+/// and wait meanwhile.
+const STREAM_BYTES_PER_TURN: usize = 64 << 10;
+
+/// What was read from a control connection.
+#[derive(Debug)]
+pub(in crate::progress) enum Received {
+    Nothing,
+    /// Bytes, which are handled.
+    Bytes,
+    EndOfStream,
+    /// The connection failed.
+    Failed(io::Error),
+    /// Bytes that cannot be used.
+    Invalid(FrameError),
+}
+
+impl ControlLanes {
+    /// Reads and handles the bytes of a control lane.
+    #[inline(always)]
+    pub(in crate::progress) fn receive(&mut self, session: u32, cx: &mut LaneCx<'_>) -> Received {
+        let mut received = Received::Nothing;
+        // Twice at most: a peer that keeps the lane full must not block the loop.
+        for _ in 0..2 {
+            let control = self.all.get_mut(session as usize);
+            let Some((lane, control)) = control.and_then(|it| Some((it.lane?, it))) else { break };
+            let have = control.partial.len();
+            let has_path = cx.paths.of(session).is_some_and(Paths::are_open);
+            let most = if has_path { STREAM_BYTES_PER_TURN } else { usize::MAX };
+            let mut space = (self.receive_buffer.len() - have).min(most);
+            if have > 0 {
+                // Each lane has that for itself.
+                space = space.min(STREAM_BYTES_PER_TURN);
+            }
+            let room = match have {
+                0 => &mut self.receive_buffer[..space],
+                _ => control.partial.room(space),
+            };
+            let got = match cx.driver.recv(lane, room) {
+                Ok(0) => return Received::EndOfStream,
+                Ok(got) => got,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Received::Failed(error),
+            };
+            received = Received::Bytes;
+            let bytes = match have {
+                0 => &self.receive_buffer[..got],
+                _ => control.partial.with(got),
+            };
+            let owed = cx.core.session(session).map_or(0, Session::unacknowledged_bytes);
+            let used = match cx.core.handle_bytes(session, bytes, *cx.now_ns, cx.completions) {
+                Ok(used) => used,
+                Err(error) => return Received::Invalid(error),
+            };
+            if (have > 0 || used < got)
+                && let Some(monitor) = cx.core.lane_monitor(session)
+            {
+                monitor.note_bytes(used > 0 || have == 0);
+            }
+            match have {
+                0 => control.partial.extend(&self.receive_buffer[used..got]),
+                _ => control.partial.keep_rest(got, used),
+            }
+            if planted!(DropPartial) {
+                control.partial.clear();
+            }
+            let comes = has_path
+                && cx.core.session(session).map_or(0, Session::unacknowledged_bytes) != owed;
+            control.is_streaming |= comes;
+            if !control.partial.is_empty() {
+                self.await_something(session);
+            }
+            if comes {
+                cx.paths.note_streamed(session);
+                cx.paths.note_stream(cx.core, *cx.now_ns, session);
+            }
+            if got < space || has_path {
+                break;
+            }
+        }
+        received
+    }
+}

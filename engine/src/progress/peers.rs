@@ -1,0 +1,32 @@
+//! Peers, as users name them.
+
+use super::engine::EngineState;
+use crate::types::{Address, Error, Peer};
+
+impl EngineState {
+    /// Returns the address of a peer.
+    pub(crate) fn address_of(&self, peer: Peer) -> Option<Address> {
+        let core = &self.core;
+        core.peers().get(peer.0)?;
+        let name = core.name_of(peer.0.index() as u32)?;
+        Some(Address::new(name.engine, name.locators, name.endpoint))
+    }
+
+    /// Clears the failure of a session with a peer.
+    pub(crate) fn forget_failure(&mut self, peer: Peer) -> Result<(), Error> {
+        let session = self.core.peers().get(peer.0).ok_or(Error::UnknownPeer)?.session;
+        self.core.with(session, |it, _| it.reset_failure());
+        Ok(())
+    }
+
+    /// Returns whether a session is established, or the error if it failed.
+    pub(crate) fn connected(&mut self, peer: Peer) -> Result<bool, Error> {
+        match self.core.route(peer.0) {
+            Ok(session) => {
+                let known = self.core.session(session);
+                Ok(known.is_some_and(|known| known.is_connected() && !known.is_leaving))
+            }
+            Err(refusal) => Err(self.error_of(Some(peer), refusal)),
+        }
+    }
+}
