@@ -2,13 +2,13 @@
 
 use super::core::{Core, ENDPOINTS_MAX};
 use super::effects::{Effects, Ended};
-use super::matching::Matcher;
+use super::matching::{Kept, Matcher};
 use super::operation::{Cause, Operation, OperationState};
 use super::operations::Operations;
 use super::regions::Refusal;
 use super::session::ControlFrame;
 use super::table::Id;
-use super::unexpected::Kind;
+use super::unexpected::{Kind, Unexpected};
 use crate::wire::done::STATUS_ABANDONED;
 
 /// One that is open.
@@ -133,6 +133,34 @@ impl Endpoints {
 }
 
 impl Endpoints {
+    /// Removes and returns the unexpected messages from remote endpoints whose remainder is lost;
+    /// complete ones can still be received.
+    pub(super) fn drain_incomplete_from(
+        &mut self,
+        remotes: &[u32],
+        unexpected: &Unexpected,
+    ) -> Vec<u32> {
+        let mut incomplete = Vec::new();
+        for Open { matcher, .. } in self.places.iter_mut().flatten() {
+            for &remote in remotes {
+                let mut drained = Vec::new();
+                matcher.drain_unexpected_from(remote, |kept| drained.push(kept));
+                for Kept { message, envelope } in drained {
+                    match unexpected.at(message).map(|it| it.kind) {
+                        Some(Kind::Eager { put_back: 0, .. }) => {
+                            matcher.insert_unexpected(&envelope, message);
+                        }
+                        Some(Kind::Eager { put_back: order, .. }) => {
+                            matcher.put_back(&envelope, message, order);
+                        }
+                        _ => incomplete.push(message),
+                    }
+                }
+            }
+        }
+        incomplete
+    }
+
     /// Removes a receive or multi-receive from those that are posted. Returns whether it was.
     pub(super) fn withdraw(&mut self, operations: &mut Operations, id: Id) -> bool {
         let receives = &mut operations.slots;

@@ -60,6 +60,9 @@ pub(super) struct LongMatch {
     pub(super) arrival: Arrival,
 }
 
+/// Result of a frame that may match a long message.
+pub(super) type LongMatched = Result<Option<LongMatch>, FrameError>;
+
 impl ReceiveRequest {
     /// Returns what it accepts, and the slot of the session of its source.
     #[inline(always)]
@@ -276,7 +279,7 @@ impl Core {
         &mut self,
         slot: u32,
         effects: &mut E,
-        handle: impl FnOnce(&mut Session, &mut Cx<'_>, &mut E) -> Result<Option<LongMatch>, FrameError>,
+        handle: impl FnOnce(&mut Session, &mut Cx<'_>, &mut E) -> LongMatched,
     ) -> Result<(), FrameError> {
         let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
         if let Some(LongMatch { id, offered, arrival }) = handle(session, &mut cx, effects)? {
@@ -395,7 +398,7 @@ impl Session {
         data: Option<u64>,
         first: &[u8],
         effects: &mut impl Effects,
-    ) -> Result<Option<LongMatch>, FrameError> {
+    ) -> LongMatched {
         let send_operation = header.operation.get();
         let target = header.target_endpoint.get();
         let source = header.source_endpoint.get();

@@ -327,7 +327,7 @@ impl Session {
     /// RR-CREDIT-3.
     pub(crate) fn push_control(&mut self, control: ControlFrame) {
         if let (ControlFrame::Reply(_), Some(it)) = (&control, &mut self.one_sided) {
-            it.answers += 1;
+            it.note_answer();
         }
         self.control.push_back(control);
         self.add_uncommon(Uncommon::CONTROL);

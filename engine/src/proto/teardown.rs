@@ -70,15 +70,23 @@ impl Core {
         self.shared.actions.push_back(Action::CloseControl { session: slot, is_failure: true });
         self.shared.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
         self.end_own_offer(slot);
-        self.drop_unexpected_rendezvous(&remotes);
+        let SharedState { endpoints, unexpected, .. } = &mut self.shared;
+        for message in endpoints.drain_incomplete_from(&remotes, unexpected) {
+            self.drop_unexpected(message, |_| None);
+        }
         // Complete messages can still be received.
         self.lose_claims(&failure, |_, message| {
             message.session == slot && !matches!(message.kind, Kind::Eager { .. })
         });
         self.drop_segments(slot);
-        self.with(slot, |it, mut cx| it.end_rendezvous(&mut cx));
+        self.with(slot, |it, mut cx| {
+            it.end_rendezvous(&mut cx);
+            if was_connected {
+                it.release_windows(&mut cx);
+            }
+        });
         if was_connected {
-            self.release_windows(slot);
+            self.extend_others();
         }
         // Nothing posted before waits: it ended when its peer was removed.
         let is_kept = |operation: &Operation| {
@@ -94,63 +102,14 @@ impl Core {
         let is_reported = self.shared.operations.iter().any(|(_, operation)| reports(operation))
             || self.receives_from(is_waiting_hit).next().is_some();
         self.fail_operations(is_hit, is_waiting_hit, &failure, effects);
-        if is_gap
-            && !is_reported
-            && let Some(session) = self.sessions.at_mut(slot as usize)
-        {
-            session.unreported.get_or_insert(Box::new(failure));
-        }
-        if sequel != Sequel::None {
-            self.follow_up(slot, sequel);
-        }
+        self.with(slot, |it, mut cx| {
+            if is_gap && !is_reported {
+                it.unreported.get_or_insert(Box::new(failure));
+            }
+            it.follow_up(&mut cx, sequel);
+        });
         self.shared.peers.note_closed(slot, engine);
         self.end_receives_without_sender(effects);
-    }
-
-    /// Reconnects a session that was left and whose peer is wanted again.
-    fn follow_up(&mut self, slot: u32, sequel: Sequel) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        session.reset_failure();
-        if !session.waiting.is_empty() || sequel == Sequel::Connect {
-            self.shared.actions.push_back(Action::Reconnect { session: slot });
-        }
-    }
-
-    /// Releases the windows of a session that ended for others, except for what its unexpected
-    /// messages hold until they are received ([`Self::return_credit_of`]).
-    fn release_windows(&mut self, slot: u32) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        session.epoch = session.epoch.wrapping_add(1);
-        let unused = |credit: &ReceiveCredit| u64::from(credit.window() - credit.held());
-        self.shared.offers.release(unused(&session.envelopes), unused(&session.bytes));
-        self.extend_others();
-    }
-
-    /// Drops unexpected rendezvous messages of a lost peer; complete ones can still be received.
-    fn drop_unexpected_rendezvous(&mut self, remotes: &[u32]) {
-        for endpoint in self.shared.endpoints.numbers() {
-            for &remote in remotes {
-                let mut messages = Vec::new();
-                if let Some(matcher) = self.shared.endpoints.get_mut(endpoint) {
-                    matcher.drain_unexpected_from(remote, |kept| messages.push(kept));
-                }
-                for kept in messages {
-                    let index = kept.message;
-                    let Some(message) = self.shared.unexpected.at(index) else { continue };
-                    if !matches!(message.kind, Kind::Eager { .. }) {
-                        if let Some(message) = self.shared.unexpected.take(index) {
-                            self.return_credit_of(&message);
-                            self.shared.unexpected.recycle(message);
-                        }
-                    } else if let Some(matcher) = self.shared.endpoints.get_mut(endpoint) {
-                        match message.put_back() {
-                            0 => drop(matcher.insert_unexpected(&kept.envelope, index)),
-                            order => matcher.put_back(&kept.envelope, index, order),
-                        }
-                    }
-                }
-            }
-        }
     }
 
     /// Returns the receives that wait for messages of one source alone, if `is_hit` selects that.
@@ -244,6 +203,25 @@ impl Core {
 }
 
 impl Session {
+    /// Reconnects after the session was left, if its peer is wanted again.
+    fn follow_up(&mut self, cx: &mut Cx<'_>, sequel: Sequel) {
+        if sequel == Sequel::None {
+            return;
+        }
+        self.reset_failure();
+        if !self.waiting.is_empty() || sequel == Sequel::Connect {
+            cx.act(Action::Reconnect { session: cx.slot });
+        }
+    }
+
+    /// Releases the windows of the session, which has ended, for others, except for what its
+    /// unexpected messages hold until they are received ([`Core::return_credit_of`]).
+    fn release_windows(&mut self, cx: &mut Cx<'_>) {
+        self.epoch = self.epoch.wrapping_add(1);
+        let unused = |credit: &ReceiveCredit| u64::from(credit.window() - credit.held());
+        cx.shared.offers.release(unused(&self.envelopes), unused(&self.bytes));
+    }
+
     /// Removes an operation of the session from those that wait to be sent or granted.
     fn forget_waiting(&mut self, cx: &mut Cx<'_>, id: Id) {
         let found = cx.shared.operations.get(id);
