@@ -5,11 +5,11 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::proto::ready::Work;
 use super::engine::{Engine, EngineState};
 use super::roles::Role;
 use crate::driver::AnyDriver;
 use crate::forks::EngineFd;
+use crate::proto::ready::Work;
 use crate::types::Error;
 
 /// Interval of turns while a session is being set up, after a full TCP lane, or after a turn that
@@ -139,8 +139,8 @@ impl EngineState {
         let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.now_ns));
         let due = deadline_ns.into_iter().flatten().min().map(left);
         let is_growing = self.handshakes.pending() > 0
-            || self.core.dirty() > 0
-            || self.core.has_unblocked()
+            || self.core.ready().len(Work::Flush) > 0
+            || self.core.ready().len(Work::Stage) > 0
             || self.datagrams.waits_for_room()
             || self.rings.is_some_full()
             || self.core.ready().len(Work::Piece) > 0

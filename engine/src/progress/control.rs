@@ -10,6 +10,7 @@ use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::paths::{PRIMARY, Paths};
+use crate::proto::ready::Work;
 use crate::proto::send::Staged;
 use crate::proto::session::{ControlFrame, Session};
 use crate::wire::{FrameError, goodbye};
@@ -198,8 +199,8 @@ impl Engine {
     pub(super) fn flush_dirty(&mut self) -> bool {
         let mut happened = false;
         // A session that stays dirty (its lane is blocked) must not be taken twice.
-        for _ in 0..self.state.core.dirty() {
-            let Some(session) = self.state.core.poll_dirty() else { break };
+        for _ in 0..self.state.core.ready().len(Work::Flush) {
+            let Some(session) = self.state.core.ready_mut().take(Work::Flush) else { break };
             happened |= self.flush(session);
         }
         self.driver.flush_datagrams();
@@ -233,7 +234,7 @@ impl Engine {
                 happened = self.flush_long(session);
             }
             if !is_alone || self.state.core.session(session).is_some_and(Session::is_waiting) {
-                let is_last = self.state.core.is_dirty_alone(session);
+                let is_last = self.state.core.ready().is_only(session, Work::Flush);
                 happened |= self.transmit(session, PRIMARY, is_last);
             }
             // Segments built for longer datagrams than the path takes now use TCP.
@@ -336,7 +337,7 @@ impl Engine {
     /// Sends the data staged last at once, without later data.
     #[inline]
     fn flush_alone(&mut self, session: u32) {
-        self.state.core.clean(session);
+        self.state.core.ready_mut().take_if_latest(session, Work::Flush);
         if self.transmit_lone(session) {
             return;
         }
@@ -350,7 +351,7 @@ impl Engine {
     #[inline]
     pub(crate) fn flush_first(&mut self, session: u32) {
         if self.state.is_first_of_turn(session) {
-            self.state.core.clean(session);
+            self.state.core.ready_mut().take_if_latest(session, Work::Flush);
             if !self.transmit_lone(session) {
                 self.flush(session);
                 self.driver.flush_datagrams();

@@ -8,6 +8,7 @@ use super::partial::Partial;
 use super::traits::{Interest, LaneKey};
 use crate::proto::core::Core;
 use crate::proto::paths::{PathTable, Paths};
+use crate::proto::ready::Work;
 use crate::proto::session::Session;
 use crate::proto::table::reserve_for;
 
@@ -425,7 +426,7 @@ impl ControlLanes {
     pub(super) fn unblock_all(&mut self, core: &mut Core) {
         for session in std::mem::take(&mut self.blocked) {
             if std::mem::take(&mut self.of(session).is_blocked) {
-                core.mark_dirty(session);
+                core.ready_mut().add(session, Work::Flush);
             }
         }
     }

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::Backoff;
 
-use crate::proto::ready::Work;
 use super::engine::Engine;
 use super::ticks::TICK_NS;
+use crate::proto::ready::Work;
 use crate::types::Error;
 
 /// The longest sleep while a ring has no space, though its reader announces free space: it may be
@@ -97,8 +97,7 @@ impl Engine {
         self.state.watch_datagrams(&mut self.driver);
         let state = &mut *self.state;
         let has_pieces = state.core.ready().len(Work::Piece) > 0 && !state.rings.is_some_full();
-        if state.core.rendezvous().has_readable() || has_pieces
-        {
+        if state.core.rendezvous().has_readable() || has_pieces {
             // The driver reports neither data to read nor space to write.
             return Duration::ZERO;
         }

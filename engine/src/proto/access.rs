@@ -15,7 +15,7 @@ use super::peers::PeerTable;
 use super::process_status::Processes;
 use super::rendezvous::Rendezvous;
 use super::segments::segment::SegmentPool;
-use crate::proto::ready::{Ready, Work};
+use crate::proto::ready::Ready;
 
 use super::session::Session;
 #[cfg(test)]
@@ -147,12 +147,6 @@ impl Core {
     #[inline]
     pub(crate) fn ready_mut(&mut self) -> &mut Ready {
         &mut self.shared.ready
-    }
-
-    /// Returns the number of sessions with something to send.
-    #[inline]
-    pub(crate) fn dirty(&self) -> usize {
-        self.shared.ready.len(Work::Flush)
     }
 
     /// Returns the connection of the session in a slot, for the loop to perform its handshake.

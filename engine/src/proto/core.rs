@@ -10,8 +10,8 @@
 //!    lane, the chunk events in [`super::rendezvous`], connection events;
 //! 3. [`Core::poll_waiting`], then [`Core::poll_grants`], then [`Core::poll_action`] until it
 //!    returns `None`, then [`Core::poll_runnable`] for the chunks of bulk lanes, then
-//!    [`Core::poll_dirty`] and for each of these sessions its segments, as [`super::segments`]
-//!    states.
+//!    the sessions with [`Work::Flush`] in [`Core::ready_mut`], and for each of them its segments,
+//!    as [`super::segments`] states.
 //!
 //! `now_ns` never decreases. Deadlines are not handled on their own: [`Core::next_deadline_ns`]
 //! returns the next one.
@@ -23,6 +23,7 @@ use super::context::SharedState;
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
 use super::rails::health::Transition;
+#[cfg(doc)]
 use super::ready::Work;
 use super::segments::Transport;
 use super::session::{ControlFrame, Session};
@@ -174,26 +175,10 @@ impl Core {
 
     // ---- Outgoing bytes ----
 
-    /// Marks a session as having something to send.
-    #[inline]
-    pub(crate) fn mark_dirty(&mut self, session: u32) {
-        self.shared.ready.add(session, Work::Flush);
-    }
-
-    /// Returns whether no other session than this one has something to send.
-    pub(crate) fn is_dirty_alone(&self, session: u32) -> bool {
-        self.shared.ready.is_only(session, Work::Flush)
-    }
-
     /// Returns whether [`Self::poll_waiting`] and the following steps of a turn have no work.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.is_at_rest() && !self.shared.lanes.may_serve_starved()
-    }
-
-    /// Returns whether a session's waiting sends may continue.
-    pub(crate) fn has_unblocked(&self) -> bool {
-        self.shared.ready.len(Work::Stage) > 0
     }
 
     /// Returns whether the loop has no work from the protocol.
@@ -231,18 +216,6 @@ impl Core {
                 self.extend_others();
             }
         }
-    }
-
-    /// Removes and returns the next session to flush.
-    #[inline]
-    pub(crate) fn poll_dirty(&mut self) -> Option<u32> {
-        self.shared.ready.take(Work::Flush)
-    }
-
-    /// Removes a session that was staged last and is flushed at once from the next turn's list.
-    #[inline]
-    pub(crate) fn clean(&mut self, session: u32) {
-        self.shared.ready.take_if_latest(session, Work::Flush);
     }
 
     /// Removes and returns the next lane that may have a chunk for the driver

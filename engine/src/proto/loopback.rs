@@ -118,6 +118,7 @@ mod tests {
     use super::super::receive::ReceiveRequest;
     use super::super::send::SendRequest;
     use super::*;
+    use crate::proto::ready::Work;
     use crate::proto::sim::{Memory, locator, receive_request, send_request, stage};
 
     const RTS_BYTES: usize = Config::for_tests().rts_bytes as usize;
@@ -154,7 +155,7 @@ mod tests {
             loop {
                 stage(&mut self.core, &mut self.memory);
                 let mut happened = false;
-                while let Some(session) = self.core.poll_dirty() {
+                while let Some(session) = self.core.ready_mut().take(Work::Flush) {
                     happened |= self.core.turn_around(session, 0, &mut self.memory);
                 }
                 if !happened {
@@ -331,7 +332,7 @@ mod tests {
             bench.core.enqueue(id, 0);
         }
         stage(&mut bench.core, &mut bench.memory);
-        while let Some(session) = bench.core.poll_dirty() {
+        while let Some(session) = bench.core.ready_mut().take(Work::Flush) {
             bench.core.turn_around(session, 0, &mut bench.memory);
         }
         assert!(!bench.core.is_at_rest(), "the loop must not sleep: others wait");

@@ -54,7 +54,7 @@ pub(crate) struct Ready {
 impl Ready {
     /// Adds a session after the others, to be served next, if it is not there.
     #[inline(always)]
-    pub(super) fn add(&mut self, slot: u32, work: Work) {
+    pub(crate) fn add(&mut self, slot: u32, work: Work) {
         if self.mark(slot, work) {
             self.queues[work as usize].order.push_back(slot);
         }
@@ -134,7 +134,7 @@ impl Ready {
 
     /// Removes a session if it was added last.
     #[inline]
-    pub(super) fn take_if_latest(&mut self, slot: u32, work: Work) {
+    pub(crate) fn take_if_latest(&mut self, slot: u32, work: Work) {
         let order = &mut self.queues[work as usize].order;
         if order.back() == Some(&slot) {
             order.pop_back();
@@ -214,7 +214,7 @@ impl Ready {
     }
 
     /// Returns whether no other session than this one has that work.
-    pub(super) fn is_only(&self, slot: u32, work: Work) -> bool {
+    pub(crate) fn is_only(&self, slot: u32, work: Work) -> bool {
         self.len(work) == usize::from(self.has(slot, work))
     }
 }

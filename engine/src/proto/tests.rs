@@ -1,5 +1,6 @@
 //! One engine and a manually driven peer: valid and invalid frames.
 
+use crate::proto::ready::Work;
 use std::collections::HashMap;
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -180,7 +181,7 @@ impl Bench {
         self.core.poll_grants(0);
         let mut kinds = Vec::new();
         self.flags = 0;
-        while let Some(slot) = self.core.poll_dirty() {
+        while let Some(slot) = self.core.ready_mut().take(Work::Flush) {
             let mut bytes = next_bytes(&mut self.core, slot);
             self.there.read(&mut bytes, |header, frames| {
                 self.flags |= header.flags.get();
@@ -320,7 +321,7 @@ fn delivery_completes_with_the_peer_ack() {
     let mut asks = bench.segment(1, &eager(0, 8, 0));
     asks[6..8].copy_from_slice(&FLAG_ACK_REQUESTED.to_le_bytes());
     bench.handle(&asks).unwrap();
-    let slot = bench.core.poll_dirty().unwrap();
+    let slot = bench.core.ready_mut().take(Work::Flush).unwrap();
     let answer = next_bytes(&mut bench.core, slot);
     let answer = SegmentHeader::ref_from_prefix(&answer).unwrap().0;
     assert_eq!((answer.frames.get(), answer.ack.get()), (0, 1));

@@ -15,6 +15,7 @@
 //! ones, and what the kernel did not take. With a path a turn sends at most
 //! [`LONG_BYTES_PER_TURN`], and short segments go first.
 
+use crate::proto::ready::Work;
 use std::io::{self, ErrorKind};
 
 use super::{ControlLane, ControlLanes};
@@ -247,7 +248,7 @@ impl ControlLanes {
         cx: &mut LaneCx<'_>,
     ) {
         cx.completions.copied_bytes += bytes.len() as u64;
-        cx.core.clean(session);
+        cx.core.ready_mut().take_if_latest(session, Work::Flush);
         let control = self.of(session);
         let (mut sent, mut length) = (0, 0);
         if let Some(lane) = control.lane

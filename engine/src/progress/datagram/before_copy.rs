@@ -4,6 +4,7 @@
 //! of it, the copy is made while its receiver handles it already.
 
 use super::super::engine::Engine;
+use crate::proto::ready::Work;
 use crate::proto::segments::Route;
 use crate::proto::send::SendRequest;
 use crate::types::Hint;
@@ -101,7 +102,7 @@ impl Engine {
             self.driver.flush_datagrams();
         }
         self.state.core.with(session, |it, cx| _ = it.fill_last(cx, bytes));
-        self.state.core.clean(session);
+        self.state.core.ready_mut().take_if_latest(session, Work::Flush);
         if !is_written {
             let state = &mut *self.state;
             state.rings.refuse(session, token, &mut state.core, &mut state.controls);

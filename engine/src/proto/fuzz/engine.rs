@@ -11,6 +11,7 @@ use crate::proto::hint::Hint;
 use crate::proto::keys::SessionKeys;
 use crate::proto::lanes::lane::{Incoming, Outgoing};
 use crate::proto::peers::Admission;
+use crate::proto::ready::Work;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest};
 use crate::proto::session::Session;
@@ -557,8 +558,8 @@ impl FuzzedEngine {
                     self.kernel.send(lane, chunk);
                 }
             }
-            for _ in 0..self.core.dirty() {
-                if let Some(slot) = self.core.poll_dirty() {
+            for _ in 0..self.core.ready().len(Work::Flush) {
+                if let Some(slot) = self.core.ready_mut().take(Work::Flush) {
                     self.flush(slot);
                 }
             }

@@ -1,5 +1,6 @@
 //! Selection of the primary path, which carries a session's segments.
 
+use crate::proto::ready::Work;
 use std::cmp::Reverse;
 
 use super::super::core::Core;
@@ -112,7 +113,7 @@ impl PathTable {
             core.with(session, |it, cx| it.set_segment_bytes(cx, bytes));
         }
         self.choose_stream(core, session);
-        core.mark_dirty(session);
+        core.ready_mut().add(session, Work::Flush);
     }
 
     /// Lets this side follow the peer's primary path. Both directions should use the same path:

@@ -188,7 +188,7 @@ impl Core {
                 }
                 pending.is_listed = false;
                 if session.ask_to_acknowledge() {
-                    self.mark_dirty(slot);
+                    self.shared.ready.add(slot, Work::Flush);
                     happened = true;
                 }
             }

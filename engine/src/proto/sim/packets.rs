@@ -5,6 +5,7 @@
 //! [`Core`]: crate::proto::core::Core
 //! [`PathTable`]: crate::proto::paths::PathTable
 
+use crate::proto::ready::Work;
 use std::net::{IpAddr, SocketAddr};
 
 use super::engine::{Engine, engine_id};
@@ -142,7 +143,7 @@ impl Net {
         assert!(staged.is_none(), "there is credit");
         let (slot, now_ns) = (self.engines[from].slots[&to], self.now_ns());
         let Engine { core, paths, memory, .. } = &mut self.engines[from];
-        core.clean(slot);
+        core.ready_mut().take_if_latest(slot, Work::Flush);
         let mut room = [0; PACKET_BYTES_MAX + 100];
         let lone = paths.lone_packet(core, slot);
         let Some(out) = lone.and_then(|packet| packet.write(now_ns, &mut room)) else {
@@ -261,7 +262,7 @@ impl Net {
     /// Sends what a turn leaves to send, before and after its timers.
     pub(super) fn transmit_packets(&mut self, number: usize) {
         for fires in [true, false] {
-            while let Some(slot) = self.engines[number].core.poll_dirty() {
+            while let Some(slot) = self.engines[number].core.ready_mut().take(Work::Flush) {
                 self.flush(number, slot);
             }
             if fires {

@@ -6,6 +6,7 @@ use super::link::LinkConfig;
 use super::net::{Event, Net};
 use crate::proto::core::Config;
 use crate::proto::keys::SessionKeys;
+use crate::proto::ready::Work;
 use crate::proto::segments::Asks;
 use crate::wire::FrameError;
 
@@ -91,7 +92,7 @@ impl Net {
             self.transmit_by_stream(number, peer, slot);
         }
         let engine = &mut self.engines[number];
-        while let Some(dirty) = engine.core.poll_dirty() {
+        while let Some(dirty) = engine.core.ready_mut().take(Work::Flush) {
             engine.unsent.insert(engine.peer_of(dirty), dirty);
         }
         for (peer, slot) in engine.unsent.clone() {

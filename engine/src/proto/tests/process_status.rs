@@ -1,5 +1,6 @@
 //! Three engines: one asks another about the process of the third, which is silent.
 
+use crate::proto::ready::Work;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -72,7 +73,7 @@ impl Three {
         let mut happened = true;
         while std::mem::take(&mut happened) {
             for from in 0..3 {
-                while let Some(slot) = self.cores[from].poll_dirty() {
+                while let Some(slot) = self.cores[from].ready_mut().take(Work::Flush) {
                     let bytes = next_bytes(&mut self.cores[from], slot);
                     let link = self.links.iter().find(|link| link.contains(&(from, slot)));
                     let ends = link.unwrap();

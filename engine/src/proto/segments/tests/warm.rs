@@ -8,6 +8,7 @@ use super::super::super::table::Id;
 use super::super::Asks;
 use super::{CONTENT, net};
 use crate::counting::allocations;
+use crate::proto::ready::Work;
 use crate::proto::sim::{receive_request, send_request};
 
 #[derive(Default)]
@@ -87,7 +88,9 @@ impl Wire {
                 to.handle_lone_segment(0, &bytes[..*length], 0, counts).unwrap();
                 from.with(0, |it, cx| it.handle_segment_acked(cx, *token, counts));
             }
-            while from.poll_dirty().is_some() || to.poll_dirty().is_some() {}
+            while from.ready_mut().take(Work::Flush).is_some()
+                || to.ready_mut().take(Work::Flush).is_some()
+            {}
         }
     }
 }
