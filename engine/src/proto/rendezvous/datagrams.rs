@@ -1,6 +1,7 @@
 //! Bulk data in datagrams, for sessions that need no bulk lane.
 //!
-//! The receiver grants ranges as usual ([`super`]), but on the lane of datagrams ([`DATAGRAM_LANE`]). Granted ranges arrive as DATA frames, in segments of their own, which are
+//! The receiver grants ranges as usual ([`super`]), but on the lane of datagrams
+//! ([`DATAGRAM_LANE`]). Granted ranges arrive as DATA frames, in segments of their own, which are
 //! sent after those of messages and retransmitted like them. So a range depends on no lane that
 //! could fail, is granted once, and its bytes are copied from the datagram directly to the
 //! receive's memory.

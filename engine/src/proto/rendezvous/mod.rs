@@ -20,7 +20,7 @@
 //! | method | granted | module |
 //! |---|---|---|
 //! | TCP lanes | a chunk at a time, on the lane that would deliver it first | [`chunks`] |
-//! | datagrams, where lanes are not used | a chunk at a time, within a window of all sessions | [`datagrams`] |
+//! | datagrams, without lanes | a chunk at a time, in a window of all sessions | [`datagrams`] |
 //! | a ring in shared memory | all of it at once | [`ring`] |
 //! | cross-memory read | nothing: the receiver reads it itself | [`cma`] |
 //!
