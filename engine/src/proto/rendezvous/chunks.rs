@@ -223,9 +223,10 @@ impl Session {
         }
         self.serve_grant(cx, lane, grant)?;
         while let Some(bulk) = cx.shared.lanes.get_mut(lane)
-            && let expected = bulk.expected_chunk
-            && let Some(next) = bulk.early.pop_front_if(|next| next.chunk.get() == expected)
+            && let Some(&next) = bulk.early.front()
+            && next.chunk.get() == bulk.expected_chunk
         {
+            bulk.early.pop_front();
             self.serve_grant(cx, lane, &next)?;
         }
         Ok(())
