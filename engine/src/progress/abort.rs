@@ -3,6 +3,7 @@
 use std::io;
 
 use super::engine::Engine;
+use crate::proto::regions::Refusal;
 use crate::proto::table::Id;
 
 impl Engine {
@@ -10,7 +11,7 @@ impl Engine {
     /// soon as the kernel has released the memory.
     pub(crate) fn abort(&mut self, id: Id) {
         let state = &mut *self.state;
-        state.core.abort(id, &mut state.completions);
+        state.core.abort(id, Refusal::Endpoint, &mut state.completions);
         self.work();
         if self.state.core.operations().contains(id) {
             self.setup().lanes.reset_closing_lanes();

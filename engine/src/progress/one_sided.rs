@@ -9,6 +9,7 @@ use super::outside::Ticket;
 use super::post::{COMPLETIONS, Memory, Posted, Refused, beyond_inject_limit};
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
+use crate::proto::send::SendDestination;
 use crate::proto::table::Id;
 use crate::types::{Envelope, Error, OperationKind, Peer};
 use crate::wire::MESSAGE_BYTES_MAX;
@@ -153,33 +154,38 @@ impl Engine {
         if request.fence {
             self.flush_before(&request, to)?;
         }
-        self.inject_put_now(request, bytes, to, more)
+        let peer = Some(Peer(request.peer));
+        let target = self.state.core.destination(request.peer);
+        let target = target.map_err(|refusal| self.state.error_of(peer, refusal))?;
+        if self.put_now(target, &request, bytes, more) {
+            return Ok(());
+        }
+        self.inject_put_late(target, request, bytes, to, more)
     }
 
-    /// Injects a put after its flush.
-    #[inline]
-    fn inject_put_now(
+    /// Injects a put that could not be staged: frees space for it, or posts it.
+    #[cold]
+    fn inject_put_late(
         &mut self,
+        target: SendDestination,
         request: OneSidedRequest,
         bytes: &[u8],
         to: PostedTo<u32>,
         more: bool,
     ) -> Result<(), Error> {
-        let session = self.state.core.route(request.peer);
-        let session = session.map_err(|it| self.state.error_of(Some(Peer(request.peer)), it))?;
-        if self.put_now(session, &request, bytes, more) {
-            return Ok(());
-        }
         // Full segments are freed when they are sent and acknowledged.
-        let is_flushed = self.flush(session);
+        let is_flushed = self.flush(target.session);
         self.driver.flush_datagrams();
         if is_flushed {
             self.state.stage_waiting();
-            if self.put_now(session, &request, bytes, more) {
+            if self.put_now(target, &request, bytes, more) {
                 return Ok(());
             }
         }
-        if self.state.core.may_put_later(session, &request) {
+        // For lack of space alone it need not be copied and queued: a later attempt finds some.
+        let core = &self.state.core;
+        let session = core.session(target.session);
+        if session.is_some_and(|it| it.is_plain_put(core.config(), &request)) {
             return Err(Error::WouldBlock("space in segments, or earlier operations"));
         }
         let route = PostedTo { silent: true, ..to }.route();
@@ -202,9 +208,9 @@ impl Engine {
             let posted = self.post_one_sided_to(request, memory, to, more);
             return posted.map(Some).map_err(|(error, _)| error);
         }
-        let session = self.state.core.route(request.peer);
-        let session = session.map_err(|refusal| self.state.error_of(peer, refusal))?;
-        if self.put_now(session, &request, bytes, more) {
+        let target = self.state.core.destination(request.peer);
+        let target = target.map_err(|refusal| self.state.error_of(peer, refusal))?;
+        if self.put_now(target, &request, bytes, more) {
             return Ok(None);
         }
         let (endpoint, length) = (request.endpoint, bytes.len() as u64);
@@ -220,12 +226,13 @@ impl Engine {
     #[inline]
     fn put_now(
         &mut self,
-        session: u32,
+        SendDestination { session, endpoint }: SendDestination,
         request: &OneSidedRequest,
         bytes: &[u8],
         more: bool,
     ) -> bool {
-        let Some(room) = self.state.core.stage_put_now(session, request) else { return false };
+        let Some((known, cx)) = self.state.core.enter(session) else { return false };
+        let Some(room) = known.stage_put_now(cx, endpoint, request) else { return false };
         room.copy_from_slice(bytes);
         self.state.completions.copied_bytes += bytes.len() as u64;
         self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);

@@ -1,27 +1,39 @@
 //! Abort of operations on this side while they are in progress.
 
-use super::core::Core;
+use super::context::SharedState;
+use super::core::{Action, Core};
 use super::effects::Effects;
 use super::one_sided::Role;
-use super::operation::{Cause, Operation};
+use super::operation::{Cause, Operation, OperationState};
 use super::regions::Refusal;
 use super::table::Id;
 
 impl Core {
     /// Aborts an operation in any state: it ends as cancelled, at once or as soon as the kernel has
     /// released its memory, which it does when the lanes that use it are reset. The peer's side
-    /// fails, and the session continues. An operation that the peer has reported as done ends as
-    /// done.
+    /// fails, and the session continues; an operation of the peer is refused with `refusal`. An
+    /// operation that the peer has reported as done ends as done.
     ///
     /// RR-RDV-5.
-    pub(crate) fn abort(&mut self, id: Id, effects: &mut impl Effects) {
-        self.abort_as(id, Refusal::Endpoint, effects);
-    }
-
-    pub(super) fn abort_as(&mut self, id: Id, refusal: Refusal, effects: &mut impl Effects) {
+    pub(crate) fn abort(&mut self, id: Id, refusal: Refusal, effects: &mut impl Effects) {
         self.renounce(id, refusal);
         self.release_lanes_of(id);
         self.fail_operation(id, &Cause::Closed, effects);
+    }
+
+    /// Closes lanes on which an operation has bytes outstanding: a suspended peer would make the
+    /// kernel hold its memory indefinitely.
+    fn release_lanes_of(&mut self, id: Id) {
+        let SharedState { operations, lanes, actions, .. } = &mut self.shared;
+        let Some(operation) = operations.get(id) else { return };
+        let is_sent = matches!(&operation.state, OperationState::Serving(it) if it.unreleased > 0);
+        for (lane, bulk) in lanes.iter().filter(|(_, bulk)| bulk.session == operation.session) {
+            let is_received = bulk.incoming.iter().any(|range| range.operation == id);
+            // A chunk that has left its lane's queue may still be in the kernel.
+            if is_sent || is_received {
+                actions.push_back(Action::AbandonLane { lane, is_reported: false });
+            }
+        }
     }
 
     /// Notifies the peer of an operation that this side is about to end, if the peer waits for this
@@ -30,8 +42,10 @@ impl Core {
     ///
     /// RR-RDV-5, RR-RMA-2.
     pub(super) fn renounce(&mut self, id: Id, refusal: Refusal) {
-        self.give_up_pull(id);
-        self.give_up_answer(id, refusal);
+        let Some(operation) = self.shared.operations.get(id) else { return };
+        if let Some(frame) = operation.renunciation(refusal) {
+            self.push_control(operation.session, frame);
+        }
     }
 
     /// Aborts the operations of peers on a region that is being closed.
@@ -45,7 +59,7 @@ impl Core {
         let hit = self.shared.operations.iter().filter(|(_, operation)| is_of_region(operation));
         let hit: Vec<Id> = hit.map(|(id, _)| id).collect();
         for id in hit {
-            self.abort_as(id, Refusal::Key, effects);
+            self.abort(id, Refusal::Key, effects);
         }
     }
 }

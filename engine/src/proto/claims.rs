@@ -5,6 +5,7 @@
 //! received or discarded. If it can no longer be received (its remainder was expected on a session
 //! that ended, or its peer was removed) the claim remains, and reports the cause to the receive.
 
+use super::context::SharedState;
 use super::core::Core;
 use super::effects::{Arrival, Effects, Ended, RemoteName};
 use super::failure::PeerFailure;
@@ -87,14 +88,12 @@ impl Core {
         request: &ReceiveRequest,
     ) -> Result<Option<(Id, Arrival)>, SendRefusal> {
         let Some(arrival) = self.peek(request)? else { return Ok(None) };
-        let (selector, _) = self.selector(request)?;
-        let endpoint = request.endpoint;
-        let matcher = self.shared.endpoints.get_mut(endpoint);
-        let Some(kept) = matcher.and_then(|matcher| matcher.take_unexpected(&selector)) else {
-            return Ok(None);
-        };
-        let claim = self.shared.claims.insert(endpoint, kept);
-        Ok(Some((claim, arrival)))
+        let SharedState { peers, endpoints, claims, .. } = &mut self.shared;
+        let (selector, _) = request.selector(peers)?;
+        let matcher = endpoints.get_mut(request.endpoint);
+        let taken = matcher.and_then(|matcher| matcher.take_unexpected(&selector));
+        debug_assert!(taken.is_some(), "what is seen can be taken");
+        Ok(taken.map(|kept| (claims.insert(request.endpoint, kept), arrival)))
     }
 
     /// Creates an operation for the receive of a claimed message. Start it with
@@ -113,9 +112,9 @@ impl Core {
 
     /// Receives a claimed message, which ends the claim.
     pub(crate) fn start_claimed(&mut self, id: Id, claim: Id, effects: &mut impl Effects) {
-        let Some(Claim { envelope, what, .. }) = self.shared.claims.claims.remove(claim) else {
-            return;
-        };
+        let claim = self.shared.claims.claims.remove(claim);
+        debug_assert!(claim.is_some(), "a claim that is received has not ended");
+        let Some(Claim { envelope, what, .. }) = claim else { return };
         match what {
             Claimed::Here(message) => self.deliver(id, &Kept { message, envelope }, effects),
             Claimed::Lost(failure, name) => {
@@ -129,21 +128,15 @@ impl Core {
     /// there is no such claim.
     pub(crate) fn discard_claimed(&mut self, claim: Id) -> bool {
         let Some(claim) = self.shared.claims.claims.remove(claim) else { return false };
-        let Claimed::Here(message) = claim.what else { return true };
-        let Some(message) = self.shared.unexpected.take(message) else { return true };
-        self.return_credit_of(&message);
-        let session = message.session;
-        let report = match message.kind {
-            Kind::Eager { report, .. } => report,
-            Kind::Rendezvous { send_operation, .. } => {
-                self.push_control(session, ControlFrame::done(send_operation, STATUS_OK, 0));
-                0
-            }
-        };
-        if report != 0 {
-            self.push_control(session, ControlFrame::matched(report));
+        if let Claimed::Here(message) = claim.what {
+            self.drop_unexpected(message, |kind| match *kind {
+                Kind::Eager { report: 0, .. } => None,
+                Kind::Eager { report, .. } => Some(ControlFrame::matched(report)),
+                Kind::Rendezvous { send_operation, .. } => {
+                    Some(ControlFrame::done(send_operation, STATUS_OK, 0))
+                }
+            });
         }
-        self.shared.unexpected.recycle(message);
         true
     }
 

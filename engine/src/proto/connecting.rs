@@ -58,6 +58,18 @@ impl Session {
         }
         self.connection.handle_timeout(now_ns)
     }
+
+    /// Connects the session if it is not.
+    pub(super) fn want_connection(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
+        if self.connection.want(now_ns) == Step::Connect {
+            // All deadlines of a connection follow from a first attempt.
+            if !self.is_timed {
+                self.is_timed = true;
+                cx.shared.timed.push(cx.slot);
+            }
+            cx.act(Action::Connect { session: cx.slot });
+        }
+    }
 }
 
 impl Core {
@@ -77,15 +89,7 @@ impl Core {
 
     /// Connects a session if it is not (on a user's request, or for waiting sends).
     pub(crate) fn want_connection(&mut self, session: u32, now_ns: u64) {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        if known.connection.want(now_ns) == Step::Connect {
-            // All deadlines of a connection follow from a first attempt.
-            if !known.is_timed {
-                known.is_timed = true;
-                self.shared.timed.push(session);
-            }
-            self.shared.actions.push_back(Action::Connect { session });
-        }
+        self.with(session, |it, mut cx| it.want_connection(&mut cx, now_ns));
     }
 
     /// Sends a goodbye on a session; the loop closes the lane once that is sent.

@@ -203,18 +203,18 @@ impl Core {
         if planted!(LoseCreditReturn) || message.put_back() != 0 {
             return;
         }
-        let session = self.sessions.at(message.session as usize);
-        let is_same = |session: &Session| session.epoch == message.epoch || planted!(ForgetEpoch);
-        if session.is_some_and(is_same) {
-            self.with(message.session, |it, mut cx| it.return_credit(&mut cx, payload_bytes));
-            let session = self.sessions.at(message.session as usize);
-            if session.is_some_and(|session| session.has_grown(&self.shared.config)) {
-                self.shrink_windows(message.session);
+        match self.enter(message.session) {
+            Some((session, mut cx)) if session.epoch == message.epoch || planted!(ForgetEpoch) => {
+                session.return_credit(&mut cx, payload_bytes);
+                if session.has_grown(&cx.shared.config) {
+                    self.shrink_windows(message.session);
+                }
             }
-        } else {
-            // Its session is closed, but its memory was counted until now.
-            self.shared.offers.release(1, payload_bytes as u64);
-            self.extend_others();
+            _ => {
+                // Its session is closed, but its memory was counted until now.
+                self.shared.offers.release(1, payload_bytes as u64);
+                self.extend_others();
+            }
         }
     }
 

@@ -1,12 +1,15 @@
 //! Endpoints of an engine: opening, and closing with their pending operations.
 
-use super::core::{Action, Core, ENDPOINTS_MAX};
+use super::core::{Core, ENDPOINTS_MAX};
 use super::effects::{Effects, Ended};
-use super::matching::Matcher;
+use super::matching::{Kept, Matcher};
 use super::operation::{Cause, Operation, OperationState};
+use super::operations::Operations;
+use super::regions::Refusal;
 use super::session::ControlFrame;
 use super::table::Id;
-use super::unexpected::Kind;
+use super::unexpected::{Kind, Unexpected};
+use crate::wire::done::STATUS_ABANDONED;
 
 /// One that is open.
 #[derive(Debug)]
@@ -129,6 +132,48 @@ impl Endpoints {
     }
 }
 
+impl Endpoints {
+    /// Removes and returns the unexpected messages from remote endpoints whose remainder is lost;
+    /// complete ones can still be received.
+    pub(super) fn drain_incomplete_from(
+        &mut self,
+        remotes: &[u32],
+        unexpected: &Unexpected,
+    ) -> Vec<u32> {
+        let mut incomplete = Vec::new();
+        for Open { matcher, .. } in self.places.iter_mut().flatten() {
+            for &remote in remotes {
+                let mut drained = Vec::new();
+                matcher.drain_unexpected_from(remote, |kept| drained.push(kept));
+                for Kept { message, envelope } in drained {
+                    match unexpected.at(message).map(|it| it.kind) {
+                        Some(Kind::Eager { put_back: 0, .. }) => {
+                            matcher.insert_unexpected(&envelope, message);
+                        }
+                        Some(Kind::Eager { put_back: order, .. }) => {
+                            matcher.put_back(&envelope, message, order);
+                        }
+                        _ => incomplete.push(message),
+                    }
+                }
+            }
+        }
+        incomplete
+    }
+
+    /// Removes a receive or multi-receive from those that are posted. Returns whether it was.
+    pub(super) fn withdraw(&mut self, operations: &mut Operations, id: Id) -> bool {
+        let receives = &mut operations.slots;
+        let posted = receives.get(id).filter(|it| it.is_posted());
+        let matcher = posted.and_then(|it| self.get_mut(it.endpoint()));
+        debug_assert!(
+            matcher.is_some() == posted.is_some() || planted!(KeepReceivesOfDead),
+            "receives end with their endpoint"
+        );
+        matcher.is_some_and(|matcher| matcher.cancel_posted(receives, id.index() as u32))
+    }
+}
+
 impl Core {
     /// Closes an endpoint: its receives end as cancelled, those that pull as soon as the kernel has
     /// released their memory; its unexpected messages are dropped. Its sends continue until
@@ -166,21 +211,9 @@ impl Core {
     }
 
     /// Returns whether a send of a closed endpoint is unsent or unacknowledged. A send to a receive
-    /// of this same engine may wait forever, and a message that the peer has needs its sender no
-    /// more.
+    /// of this same engine may wait forever.
     pub(crate) fn is_sending_of_closed(&self) -> bool {
-        self.closed_operations().any(|(_, operation)| {
-            let is_under_way = match &operation.state {
-                OperationState::New { .. } | OperationState::Queued { .. } => true,
-                OperationState::AwaitDelivery | OperationState::Serving(_) => true,
-                OperationState::Asking(_) | OperationState::Replying { .. } => true,
-                OperationState::AwaitMatch | OperationState::AwaitReply { .. } => false,
-                OperationState::Matched | OperationState::Multi(_) | OperationState::Pulling(_) => {
-                    false
-                }
-            };
-            is_under_way && !self.is_loopback(operation.session)
-        })
+        self.closed_operations().any(|(_, it)| it.is_sending() && !self.is_loopback(it.session))
     }
 
     /// Cancels the remaining operations of closed endpoints, at once or as soon as the kernel has
@@ -210,36 +243,34 @@ impl Core {
         let hit = self.closed_operations().filter(|(_, operation)| is_hit(operation));
         let hit: Vec<Id> = hit.map(|(id, _)| id).collect();
         for id in hit {
-            self.abort(id, effects);
-        }
-    }
-
-    /// Closes lanes on which an operation has bytes outstanding: a suspended peer would make the
-    /// kernel hold its memory indefinitely.
-    pub(super) fn release_lanes_of(&mut self, id: Id) {
-        let Some(operation) = self.shared.operations.get(id) else { return };
-        let slot = operation.session;
-        let is_sent = matches!(&operation.state, OperationState::Serving(it) if it.unreleased > 0);
-        for (lane, bulk) in self.shared.lanes.iter().filter(|(_, bulk)| bulk.session == slot) {
-            let is_received = bulk.incoming.iter().any(|range| range.operation == id);
-            // A chunk that has left its lane's queue may still be in the kernel.
-            if is_sent || is_received {
-                self.shared.actions.push_back(Action::AbandonLane { lane, is_reported: false });
-            }
+            self.abort(id, Refusal::Endpoint, effects);
         }
     }
 
     /// Drops an unexpected message and notifies a sender that still waits.
     pub(super) fn abandon(&mut self, message: u32) {
-        let Some(message) = self.shared.unexpected.take(message) else { return };
-        self.return_credit_of(&message);
-        let operation = match message.kind {
-            Kind::Eager { report, .. } => report,
-            Kind::Rendezvous { send_operation, .. } => send_operation,
+        self.drop_unexpected(message, |kind| {
+            let operation = match *kind {
+                Kind::Eager { report, .. } => report,
+                Kind::Rendezvous { send_operation, .. } => send_operation,
+            };
+            (operation != 0).then(|| ControlFrame::done(operation, STATUS_ABANDONED, 0))
+        });
+    }
+
+    /// Drops an unexpected message, and sends its sender the frame that `answer` returns.
+    pub(super) fn drop_unexpected(
+        &mut self,
+        message: u32,
+        answer: impl FnOnce(&Kind) -> Option<ControlFrame>,
+    ) {
+        let Some(message) = self.shared.unexpected.take(message) else {
+            debug_assert!(false, "unexpected messages are kept until they are taken");
+            return;
         };
-        if operation != 0 {
-            let status = crate::wire::done::STATUS_ABANDONED;
-            self.push_control(message.session, ControlFrame::done(operation, status, 0));
+        self.return_credit_of(&message);
+        if let Some(answer) = answer(&message.kind) {
+            self.push_control(message.session, answer);
         }
         self.shared.unexpected.recycle(message);
     }

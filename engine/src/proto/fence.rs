@@ -45,7 +45,9 @@ impl Fence {
 impl Session {
     /// Adds a fence for its queued send `id`.
     pub(super) fn fence(&mut self, cx: &Cx<'_>, id: Id) {
-        let Some(target) = cx.shared.operations.get(id).map(target_of) else { return };
+        let target = cx.shared.operations.get(id).map(target_of);
+        debug_assert!(target.is_some(), "a fence is for a send that waits");
+        let Some(target) = target else { return };
         let is_earlier = |other: Id, it: &Operation| {
             other != id && it.is_send() && it.session == cx.slot && target_of(it) == target
         };

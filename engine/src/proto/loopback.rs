@@ -97,7 +97,8 @@ impl Core {
                 _ => PeerFailure::Removed,
             };
             let slice_of = self.remove_operation(id).and_then(|operation| operation.slice_of);
-            self.end_receive(id, slice_of, Ended::Failed(failure, name), effects);
+            let ended = Ended::Failed(failure, name);
+            self.shared.operations.end_receive(id, slice_of, ended, effects);
             return false;
         }
         let Some(operation) = self.shared.operations.get_mut(id) else { return false };

@@ -16,8 +16,10 @@
 
 use super::core::Core;
 use super::effects::{Effects, Ended};
-use super::matching::{MatchEnvelope, SlotState};
-use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
+use super::endpoints::Endpoints;
+use super::matching::{MatchEnvelope, Matcher, Selector, SlotState};
+use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
+use super::operations::Operations;
 use super::table::Id;
 use super::unexpected::Message;
 
@@ -32,152 +34,174 @@ pub(crate) struct Multi {
     pending: u32,
     /// It takes no more messages.
     is_closed: bool,
-    /// Why it has ended, unless it was used up.
-    pub(crate) cause: Option<Cause>,
+    /// Its result, unless it is used up.
+    failed: Option<Ended>,
 }
 
 impl Multi {
-    /// Returns whether it takes no more messages.
-    pub(super) fn is_closed(&self) -> bool {
-        self.is_closed
-    }
-
+    /// Creates one that takes messages until fewer than `min_free` bytes are free.
     pub(super) fn new(min_free: u64) -> Self {
         let min_free = min_free.max(1);
-        Self { min_free, used: 0, pending: 0, is_closed: false, cause: None }
+        Self { min_free, used: 0, pending: 0, is_closed: false, failed: None }
+    }
+
+    /// Returns whether it ends without being used up.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Takes space for a message of `length` bytes in memory of `capacity`. Returns its offset and
+    /// length.
+    fn take(&mut self, length: u64, capacity: u64) -> (u64, u64) {
+        let (offset, taken) = (self.used, length.min(capacity - self.used));
+        if !planted!(OverlapSlices) {
+            self.used += taken;
+        }
+        self.pending += 1;
+        (offset, taken)
+    }
+
+    /// Returns its result, once it is closed and its slices have ended.
+    fn result(&self) -> Option<Ended> {
+        if !self.is_closed || (self.pending > 0 && !planted!(ReleaseEarly)) {
+            return None;
+        }
+        Some(self.failed.clone().unwrap_or(Ended::Released { used: self.used }))
     }
 }
 
-impl Core {
-    /// Returns the receive for an arrived message of `length` bytes: the oldest one that accepts
-    /// it, or a slice of that.
+impl Endpoints {
+    /// Returns the receive for an arrived message of `length` bytes: the oldest one of endpoint
+    /// `target` that accepts it, or a slice of that.
     #[inline]
     pub(super) fn match_arrival(
         &mut self,
+        operations: &mut Operations,
         target: u16,
         envelope: &MatchEnvelope,
         length: u64,
         effects: &mut impl Effects,
     ) -> Option<Id> {
+        let matcher = self.get_mut(target)?;
         loop {
-            let receives = &mut self.shared.operations.slots;
-            let index = self.shared.endpoints.get_mut(target)?.take_posted(receives, envelope)?;
-            let id = receives.id_at(index as usize)?;
-            if receives.at(index).state() == SlotState::Receive {
+            let index = matcher.take_posted(&mut operations.slots, envelope)?;
+            let id = operations.id_at(index as usize)?;
+            if operations.slots.at(index).state() == SlotState::Receive {
                 return Some(id);
             }
-            if let Some(slice) = self.take_slice(id, length, effects) {
+            if let Some(slice) = operations.take_slice(matcher, id, length, effects) {
                 return Some(slice);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Gives a new multi-receive the unexpected messages that it accepts, oldest first. Returns
+    /// whether it takes more.
+    pub(super) fn fill_multi(
+        &mut self,
+        id: Id,
+        (endpoint, selector): (u16, &Selector),
+        effects: &mut impl Effects,
+    ) -> bool {
+        loop {
+            let shared = &mut self.shared;
+            let Some(matcher) = shared.endpoints.get_mut(endpoint) else { return true };
+            let Some(kept) = matcher.peek_unexpected(selector) else { return true };
+            let length = shared.unexpected.at(kept.message).map_or(0, Message::length);
+            let slice = shared.operations.take_slice(matcher, id, length, effects);
+            let Some(slice) = slice else { return false };
+            matcher.take_unexpected(selector);
+            self.deliver(slice, &kept, effects);
+            if !self.shared.operations.takes_slices(id) {
+                return false;
+            }
+        }
+    }
+}
+
+impl Operations {
+    /// Returns whether a multi-receive has not ended, and takes more messages.
+    pub(super) fn takes_slices(&self, id: Id) -> bool {
+        let state = self.get(id).map(|found| &found.state);
+        matches!(state, Some(OperationState::Multi(multi)) if !multi.is_closed)
+    }
+
+    /// Returns the state of a multi-receive that has not ended.
+    fn multi(&mut self, id: Id) -> Option<&mut Multi> {
+        let found = self.get_mut(id);
+        debug_assert!(
+            found.is_some() || planted!(ReleaseEarly),
+            "a multi-receive ends after its slices"
+        );
+        match &mut found?.state {
+            OperationState::Multi(multi) => Some(multi),
+            state => {
+                debug_assert!(false, "{state:?} takes no slices");
+                None
             }
         }
     }
 
     /// Allocates space for one message in a multi-receive that has matched it. `None`: it takes no
     /// more, and is not posted any longer.
-    fn take_slice(&mut self, id: Id, length: u64, effects: &mut impl Effects) -> Option<Id> {
-        if !effects.has_room(id)
-            || self.shared.operations.is_full()
-            || rare!("a multi-receive that is full", 40)
-        {
-            self.close_multi(id, effects);
+    fn take_slice(
+        &mut self,
+        matcher: &mut Matcher,
+        id: Id,
+        length: u64,
+        effects: &mut impl Effects,
+    ) -> Option<Id> {
+        if !effects.has_room(id) || self.is_full() || rare!("a multi-receive that is full", 40) {
+            self.close_multi(matcher, id, effects);
             return None;
         }
-        let operation = self.shared.operations.get_mut(id)?;
-        let (endpoint, context, tag) = (operation.endpoint, operation.context, operation.tag);
-        let capacity = operation.length;
-        let OperationState::Multi(multi) = &mut operation.state else { return None };
-        let (offset, taken) = (multi.used, length.min(capacity - multi.used));
-        if !planted!(OverlapSlices) {
-            multi.used += taken;
-        }
-        multi.pending += 1;
+        let &mut Operation { endpoint, context, tag, length: capacity, ref mut state, .. } =
+            self.get_mut(id)?;
+        let OperationState::Multi(multi) = state else { return None };
+        let (offset, taken) = multi.take(length, capacity);
         let is_used_up = capacity - multi.used < multi.min_free;
-        let state = OperationState::Matched;
-        let slice = Operation {
-            context,
-            tag,
-            length: taken,
-            slice_of: Some(id),
-            ..Operation::new(endpoint, NO_SESSION, NO_REMOTE, state)
-        };
-        let slice = self.shared.operations.insert(slice)?;
+        let new = Operation::new(endpoint, NO_SESSION, NO_REMOTE, OperationState::Matched);
+        let slice = Operation { context, tag, length: taken, slice_of: Some(id), ..new };
+        let slice = self.insert(slice)?;
         effects.slice(id, slice, offset, taken);
         if is_used_up {
-            self.close_multi(id, effects);
+            self.close_multi(matcher, id, effects);
         }
         Some(slice)
     }
 
-    /// Closes a multi-receive, which takes no more messages.
-    fn close_multi(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.shared.operations.get_mut(id) else { return };
-        let OperationState::Multi(multi) = &mut operation.state else { return };
+    /// Closes a multi-receive of the endpoint of `matcher`: it takes no more messages.
+    fn close_multi(&mut self, matcher: &mut Matcher, id: Id, effects: &mut impl Effects) {
+        let Some(multi) = self.multi(id) else { return };
         multi.is_closed = true;
-        self.withdraw_receive(id);
-        self.finish_multi(id, effects);
+        matcher.cancel_posted(&mut self.slots, id.index() as u32);
+        self.end_multi(id, effects);
     }
 
     /// Ends a closed multi-receive, once its slices have ended.
-    fn finish_multi(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.shared.operations.get(id) else { return };
-        let OperationState::Multi(multi) = &operation.state else { return };
-        if !multi.is_closed || (multi.pending > 0 && !planted!(ReleaseEarly)) {
-            return;
+    fn end_multi(&mut self, id: Id, effects: &mut impl Effects) {
+        let ended = self.multi(id).and_then(|multi| multi.result());
+        if let Some(ended) = ended {
+            self.remove(id);
+            effects.complete(id, ended);
         }
-        let ended = match multi.cause.clone() {
-            Some(cause) => cause.ended(self.name_of(operation.remote)),
-            None => Ended::Released { used: multi.used },
-        };
-        self.shared.operations.remove(id);
-        effects.complete(id, ended);
     }
 
-    /// Ends a multi-receive with a cause; its matched messages still end by themselves.
-    pub(super) fn fail_multi(&mut self, id: Id, cause: &Cause, effects: &mut impl Effects) {
-        let Some(operation) = self.shared.operations.get_mut(id) else { return };
-        let OperationState::Multi(multi) = &mut operation.state else { return };
-        multi.cause.get_or_insert_with(|| cause.clone());
-        self.close_multi(id, effects);
-    }
-
-    /// Gives a new multi-receive the unexpected messages that it accepts, oldest first, and posts
-    /// it if it takes more.
-    pub(super) fn start_multi(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(slot) = self.shared.operations.slots.get(id) else { return };
-        let selector = &slot.selector();
-        loop {
-            let Some(operation) = self.shared.operations.get_mut(id) else { return };
-            let OperationState::Multi(multi) = &mut operation.state else { return };
-            if multi.is_closed {
-                return;
-            }
-            let Some(matcher) = self.shared.endpoints.get_mut(operation.endpoint) else {
-                return self.fail_multi(id, &Cause::Closed, effects);
-            };
-            let Some(kept) = matcher.peek_unexpected(selector) else { break };
-            let length = self.shared.unexpected.at(kept.message).map_or(0, Message::length);
-            let endpoint = operation.endpoint;
-            let Some(slice) = self.take_slice(id, length, effects) else { return };
-            if let Some(matcher) = self.shared.endpoints.get_mut(endpoint) {
-                matcher.take_unexpected(selector);
-            }
-            self.deliver(slice, &kept, effects);
-        }
-        let Some(operation) = self.shared.operations.get_mut(id) else { return };
-        let session = self.sessions.at_mut(operation.session as usize);
-        if let Some(session) = session
-            && let Some(failure) = session.failure_to_report().cloned()
-        {
-            session.unreported = None;
-            self.fail_multi(id, &Cause::Peer(failure), effects);
-            return;
-        }
-        if let Some((matcher, needs_peers)) = self.shared.endpoints.with_needs(operation.endpoint) {
-            matcher.insert_posted(&mut self.shared.operations.slots, id.index() as u32);
-            if needs_peers {
-                self.end_receives_without_sender(effects);
-            }
-        }
+    /// Ends a multi-receive with a failure; its matched messages still end by themselves.
+    pub(super) fn fail_multi(
+        &mut self,
+        endpoints: &mut Endpoints,
+        id: Id,
+        failed: Ended,
+        effects: &mut impl Effects,
+    ) {
+        let Some(multi) = self.multi(id) else { return };
+        multi.failed.get_or_insert(failed);
+        multi.is_closed = true;
+        endpoints.withdraw(self, id);
+        self.end_multi(id, effects);
     }
 
     /// Handles the end and removal of a receive operation.
@@ -198,9 +222,8 @@ impl Core {
     /// Notes that a message of multi-receive `id` has ended.
     #[cold]
     pub(super) fn note_slice_ended(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.shared.operations.get_mut(id) else { return };
-        let OperationState::Multi(multi) = &mut operation.state else { return };
+        let Some(multi) = self.multi(id) else { return };
         multi.pending -= 1;
-        self.finish_multi(id, effects);
+        self.end_multi(id, effects);
     }
 }

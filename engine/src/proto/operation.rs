@@ -7,7 +7,9 @@ use super::multi::Multi;
 use super::one_sided::Role;
 use super::one_sided::origin::Asking;
 use super::regions::Refusal;
+use super::session::{ControlFrame, ShortReply};
 use super::table::Id;
+use crate::wire::done::STATUS_ABANDONED;
 
 /// One send or receive that has not completed.
 #[derive(Debug)]
@@ -107,8 +109,38 @@ impl Operation {
         match &self.state {
             OperationState::Serving(serving) => serving.done.is_some() || serving.failed.is_some(),
             OperationState::Pulling(pulling) => pulling.failed.is_some(),
-            OperationState::Multi(multi) => multi.cause.is_some(),
+            OperationState::Multi(multi) => multi.has_failed(),
             _ => false,
+        }
+    }
+
+    /// Returns whether it is a send that is unsent or unacknowledged, or a reply that is unsent. A
+    /// message that the peer has needs its sender no more.
+    pub(super) fn is_sending(&self) -> bool {
+        match &self.state {
+            OperationState::New { .. } | OperationState::Queued { .. } => true,
+            OperationState::AwaitDelivery | OperationState::Serving(_) => true,
+            OperationState::Asking(_) | OperationState::Replying { .. } => true,
+            OperationState::AwaitMatch | OperationState::AwaitReply { .. } => false,
+            OperationState::Matched | OperationState::Multi(_) | OperationState::Pulling(_) => {
+                false
+            }
+        }
+    }
+
+    /// Returns the frame by which the peer learns that this side ends the operation, if the peer
+    /// waits for this side: for the end of a pull, or for a reply.
+    ///
+    /// RR-RDV-5, RR-RMA-2.
+    pub(super) fn renunciation(&self, refusal: Refusal) -> Option<ControlFrame> {
+        match &self.state {
+            OperationState::Pulling(pulling) if pulling.failed.is_none() => {
+                Some(ControlFrame::done(pulling.send_operation, STATUS_ABANDONED, 0))
+            }
+            &OperationState::Replying { to } => {
+                Some(ControlFrame::Reply(ShortReply::new(to, refusal.code(), &[])))
+            }
+            _ => None,
         }
     }
 

@@ -1,10 +1,10 @@
 //! Messages that are put back: the handle of their receive was dropped before its result was taken,
 //! so the receive has received nothing.
 
+use super::context::SharedState;
 use super::core::Core;
 use super::effects::{Arrival, Effects, Ended};
 use super::matching::MatchEnvelope;
-use super::table::Id;
 use super::unexpected::{Kind, Waiting};
 
 impl Core {
@@ -23,42 +23,28 @@ impl Core {
         order: u64,
         effects: &mut impl Effects,
     ) -> bool {
-        let Some(slot) = self.shared.peers.get(arrival.peer).map(|remote| remote.session) else {
-            return false;
-        };
-        if !self.shared.endpoints.is_open(endpoint) {
-            return false;
-        }
+        let SharedState { peers, endpoints, operations, unexpected, .. } = &mut self.shared;
+        let Some(remote) = peers.get(arrival.peer) else { return false };
         let Arrival { peer, context, tag, length, data } = arrival;
         let envelope = MatchEnvelope { source: peer.index() as u32, context, tag };
-        if let Some(id) = self.match_arrival(endpoint, &envelope, length, effects) {
-            return self.deliver_put_back(id, arrival, bytes, order, effects);
+        let matched = endpoints.match_arrival(operations, endpoint, &envelope, length, effects);
+        if let Some(id) = matched {
+            let Some(matched) = operations.remove_matched(id) else {
+                debug_assert!(false, "{id:?} has matched");
+                return false;
+            };
+            let fits = matched.capacity.min(length) as usize;
+            effects.place(id, 0, &bytes[..fits]);
+            effects.order(id, order);
+            operations.end_receive(id, matched.slice_of, Ended::Received(arrival), effects);
+            return true;
         }
-        let epoch = self.sessions.at(slot as usize).map_or(0, |session| session.epoch);
+        let Some(matcher) = endpoints.get_mut(endpoint) else { return false };
+        let epoch = self.sessions.at(remote.session as usize).map_or(0, |session| session.epoch);
         let kind = Kind::Eager { report: 0, put_back: order };
-        let message = Waiting { came_by: (slot, epoch), data, kind };
-        let message = self.shared.unexpected.insert_put_back(message, bytes);
-        let (Some(message), Some(matcher)) = (message, self.shared.endpoints.get_mut(endpoint))
-        else {
-            return false;
-        };
+        let message = Waiting { came_by: (remote.session, epoch), data, kind };
+        let Some(message) = unexpected.insert_put_back(message, bytes) else { return false };
         matcher.put_back(&envelope, message.index() as u32, order);
-        true
-    }
-
-    fn deliver_put_back(
-        &mut self,
-        id: Id,
-        arrival: Arrival,
-        bytes: &[u8],
-        order: u64,
-        effects: &mut impl Effects,
-    ) -> bool {
-        let Some(matched) = self.shared.operations.remove_matched(id) else { return false };
-        let fits = matched.capacity.min(arrival.length) as usize;
-        effects.place(id, 0, &bytes[..fits]);
-        effects.order(id, order);
-        self.end_receive(id, matched.slice_of, Ended::Received(arrival), effects);
         true
     }
 }

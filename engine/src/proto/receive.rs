@@ -1,18 +1,22 @@
 //! Receiving: matching, eager arrival, unexpected messages.
 
+use super::context::{Cx, SharedState};
 use super::core::{Action, Core, REQUESTS, UNTAGGED};
 use super::effects::{Arrival, Effects, Ended};
 use super::hint::Hint;
-use super::matching::{Kept, MatchEnvelope, OperationSlot, Selector};
+use super::matching::{Kept, MatchEnvelope, Selector};
 use super::multi::Multi;
-use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
+use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
+use super::operations::Operations;
+use super::peers::PeerTable;
 use super::rendezvous::Offered;
 use super::send::SendRefusal;
-use super::session::ControlFrame;
+use super::session::{ControlFrame, Session};
 use super::table::Id;
 use super::unexpected::{Kind, Waiting};
 use crate::wire::CmaSource;
 use crate::wire::cma_source::FLAG_CMA;
+use crate::wire::done::STATUS_ABANDONED;
 use crate::wire::{Eager, FrameError, Rts, eager};
 
 /// A receive to post.
@@ -49,27 +53,57 @@ fn first_bytes(came: &[u8], has_source: bool) -> (&[u8], Option<CmaSource>) {
     (&[], CmaSource::of_frame(came))
 }
 
-impl Core {
+/// A receive, or another operation, that has matched a long message, which is to be pulled.
+pub(super) struct LongMatch {
+    pub(super) id: Id,
+    pub(super) offered: Offered,
+    pub(super) arrival: Arrival,
+}
+
+/// Result of a frame that may match a long message.
+pub(super) type LongMatched = Result<Option<LongMatch>, FrameError>;
+
+impl ReceiveRequest {
+    /// Returns what it accepts, and the slot of the session of its source.
     #[inline(always)]
-    pub(super) fn selector(
-        &self,
-        request: &ReceiveRequest,
-    ) -> Result<(Selector, u32), SendRefusal> {
-        let (source, session) = match request.peer {
+    pub(super) fn selector(&self, peers: &PeerTable) -> Result<(Selector, u32), SendRefusal> {
+        let (source, session) = match self.peer {
             Some(peer) => {
-                let remote = self.shared.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;
+                let remote = peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;
                 (Some(peer.index() as u32), remote.session)
             }
             None => (None, NO_SESSION),
         };
-        let ReceiveRequest { context, tag, ignore, .. } = *request;
+        let Self { context, tag, ignore, .. } = *self;
         Ok((Selector { source, context, tag, ignore }, session))
     }
+}
 
+impl Operations {
+    /// Ends a receive that has not matched, and is not posted any more.
+    pub(super) fn end_unmatched(
+        &mut self,
+        id: Id,
+        peers: &PeerTable,
+        ended: Ended,
+        effects: &mut impl Effects,
+    ) {
+        let Some(receive) = self.receive(id) else {
+            debug_assert!(false, "{id:?} is no receive");
+            return;
+        };
+        let Selector { source, context, tag, .. } = receive.selector();
+        self.remove_receive(id);
+        effects.unmatched(id, source.and_then(|it| peers.id_at(it)), (context, tag));
+        effects.complete(id, ended);
+    }
+}
+
+impl Core {
     /// Creates an operation for a receive. Start it with [`Self::start_receive`] when its buffer is
     /// ready.
     pub(crate) fn new_receive(&mut self, request: &ReceiveRequest) -> Result<Id, SendRefusal> {
-        let (mut selector, session) = self.selector(request)?;
+        let (mut selector, session) = request.selector(&self.shared.peers)?;
         if planted!(IgnoreSource) {
             selector.source = None;
         }
@@ -94,53 +128,59 @@ impl Core {
         if request.min_free.is_some() {
             return None;
         }
-        let (selector, session) = self.selector(request).ok()?;
+        let SharedState { peers, endpoints, operations, .. } = &mut self.shared;
+        let (selector, session) = request.selector(peers).ok()?;
         let known = self.sessions.at(session as usize);
         let failed = known.is_some_and(|it| it.failure_to_report().is_some());
-        let (matcher, needs_peers) = self.shared.endpoints.with_needs(request.endpoint)?;
+        let (matcher, needs_peers) = endpoints.with_needs(request.endpoint)?;
         let may_not_wait = failed || needs_peers || matcher.unexpected_len() > 0;
         if may_not_wait || planted!(IgnoreSource) || !shortcut!("a receive that waits at once") {
             return None;
         }
-        let operations = &mut self.shared.operations;
         let id = operations.insert_receive(request.endpoint, &selector, request.capacity)?;
         matcher.insert_posted(&mut operations.slots, id.index() as u32);
         Some(id)
     }
 
-    /// Matches a new receive with the oldest unexpected message it accepts, or posts it.
+    /// Matches a new receive with the oldest unexpected message it accepts, or posts it. A
+    /// multi-receive gets all of these that it has space for.
     pub(crate) fn start_receive(&mut self, id: Id, effects: &mut impl Effects) {
-        if self.shared.operations.get(id).is_some() {
-            return self.start_multi(id, effects);
-        }
-        let Some(receive) = self.shared.operations.receive(id) else { return };
-        let selector = receive.selector();
-        let Some((matcher, needs_peers)) = self.shared.endpoints.with_needs(receive.endpoint())
-        else {
-            return self.end_unmatched(id, Cause::Closed, effects);
-        };
-        if planted!(MatchYoungest)
-            && let Some(kept) = matcher.take_unexpected(&selector)
-        {
-            matcher.insert_unexpected(&kept.envelope, kept.message);
-        }
-        if matcher.unexpected_len() > 0
-            && let Some(kept) = matcher.take_unexpected(&selector)
-        {
-            self.deliver(id, &kept, effects);
+        let SharedState { endpoints, operations, .. } = &mut self.shared;
+        let Some(slot) = operations.slots.get(id) else {
+            debug_assert!(false, "a receive is started when it is created");
             return;
+        };
+        let (endpoint, selector) = (slot.endpoint(), slot.selector());
+        if operations.get(id).is_some() {
+            if !self.fill_multi(id, (endpoint, &selector), effects) {
+                return;
+            }
+        } else if let Some(matcher) = endpoints.get_mut(endpoint) {
+            if planted!(MatchYoungest)
+                && let Some(kept) = matcher.take_unexpected(&selector)
+            {
+                matcher.insert_unexpected(&kept.envelope, kept.message);
+            }
+            if matcher.unexpected_len() > 0
+                && let Some(kept) = matcher.take_unexpected(&selector)
+            {
+                return self.deliver(id, &kept, effects);
+            }
         }
+        let SharedState { endpoints, operations, peers, .. } = &mut self.shared;
+        let Some((matcher, needs_peers)) = endpoints.with_needs(endpoint) else {
+            return self.end_unposted(id, Ended::Cancelled, effects);
+        };
         // A lost peer sends nothing any more; its earlier messages were checked first.
         let remote = selector.source.unwrap_or(NO_REMOTE);
-        let slot = self.shared.peers.at(remote).map_or(NO_SESSION, |remote| remote.session);
-        if let Some(session) = self.sessions.at_mut(slot as usize)
-            && let Some(failure) = session.failure_to_report().cloned()
+        let source = peers.at(remote).and_then(|it| self.sessions.at_mut(it.session as usize));
+        if let Some(source) = source
+            && let Some(failure) = source.report_failure()
         {
-            session.unreported = None;
-            self.end_unmatched(id, Cause::Peer(failure), effects);
-            return;
+            let ended = Ended::Failed(failure, source.name_of(peers, remote));
+            return self.end_unposted(id, ended, effects);
         }
-        matcher.insert_posted(&mut self.shared.operations.slots, id.index() as u32);
+        matcher.insert_posted(&mut operations.slots, id.index() as u32);
         if needs_peers {
             self.end_receives_without_sender(effects);
         }
@@ -148,9 +188,14 @@ impl Core {
 
     /// Delivers an unexpected message to the receive that matched it.
     pub(super) fn deliver(&mut self, id: Id, kept: &Kept, effects: &mut impl Effects) {
-        let Some(message) = self.shared.unexpected.take(kept.message) else { return };
-        let Some(capacity) = self.shared.operations.length(id) else { return };
-        let Some(peer) = self.shared.peers.id_at(kept.envelope.source) else { return };
+        let SharedState { unexpected, operations, peers, .. } = &mut self.shared;
+        let (message, capacity) = (unexpected.take(kept.message), operations.length(id));
+        let (Some(message), Some(capacity), Some(peer)) =
+            (message, capacity, peers.id_at(kept.envelope.source))
+        else {
+            debug_assert!(false, "a message that waits is kept, and its source is known");
+            return;
+        };
         let arrival = message.arrival(peer, &kept.envelope);
         if !matches!(message.kind, Kind::Rendezvous { has_source: true, .. }) {
             let fits = (capacity.min(message.payload().len() as u64)) as usize;
@@ -162,11 +207,13 @@ impl Core {
         }
         match message.kind {
             Kind::Eager { report, .. } => {
-                let slice_of = self.shared.operations.remove_matched(id).and_then(|it| it.slice_of);
+                let matched = self.shared.operations.remove_matched(id);
                 if report != 0 && !planted!(LoseMatched) {
                     self.push_control(message.session, ControlFrame::matched(report));
                 }
-                self.end_receive(id, slice_of, Ended::Received(arrival), effects);
+                let slice_of = matched.and_then(|it| it.slice_of);
+                let ended = Ended::Received(arrival);
+                self.shared.operations.end_receive(id, slice_of, ended, effects);
             }
             Kind::Rendezvous { send_operation, hint, has_source, .. } => {
                 let (first, source) = first_bytes(message.payload(), has_source);
@@ -185,97 +232,120 @@ impl Core {
         &mut self,
         request: &ReceiveRequest,
     ) -> Result<Option<Arrival>, SendRefusal> {
-        let (selector, session) = self.selector(request)?;
-        let matcher = self.shared.endpoints.get_mut(request.endpoint);
-        let kept = matcher.and_then(|matcher| matcher.peek_unexpected(&selector));
-        let found = kept.and_then(|kept| Some((kept, self.shared.unexpected.at(kept.message)?)));
-        let Some((kept, message)) = found else {
+        let SharedState { peers, endpoints, unexpected, .. } = &mut self.shared;
+        let (selector, session) = request.selector(peers)?;
+        let matcher = endpoints.get_mut(request.endpoint);
+        let Some(kept) = matcher.and_then(|matcher| matcher.peek_unexpected(&selector)) else {
             let session = self.sessions.at(session as usize);
             let failure = session.and_then(|it| it.failure_to_report().cloned());
             return failure.map_or(Ok(None), |failure| Err(SendRefusal::Failed(failure)));
         };
-        let peer = self.shared.peers.id_at(kept.envelope.source);
-        Ok(peer.map(|peer| message.arrival(peer, &kept.envelope)))
+        let found = unexpected.at(kept.message).zip(peers.id_at(kept.envelope.source));
+        debug_assert!(found.is_some(), "a message that waits is kept, and its source is known");
+        Ok(found.map(|(message, peer)| message.arrival(peer, &kept.envelope)))
     }
 
     /// Cancels a receive that has not matched. Returns `false` if it has, and will complete. A
     /// multi-receive matches no more, and ends as cancelled when its matched messages have ended.
     pub(crate) fn cancel_receive(&mut self, id: Id, effects: &mut impl Effects) -> bool {
-        if let Some(operation) = self.shared.operations.get(id) {
-            let is_open = matches!(&operation.state, OperationState::Multi(it) if !it.is_closed());
+        let SharedState { endpoints, operations, .. } = &mut self.shared;
+        if operations.get(id).is_some() {
+            let is_open = operations.takes_slices(id);
             if is_open {
-                self.fail_multi(id, &Cause::Closed, effects);
+                operations.fail_multi(endpoints, id, Ended::Cancelled, effects);
             }
             return is_open;
         }
-        let is_posted = self.withdraw_receive(id);
+        let is_posted = endpoints.withdraw(operations, id);
         if is_posted {
-            self.shared.operations.remove_receive(id);
+            operations.remove_receive(id);
             effects.complete(id, Ended::Cancelled);
         }
         is_posted
     }
 
-    /// Removes a receive or multi-receive from those that are posted. Returns whether it was.
-    pub(super) fn withdraw_receive(&mut self, id: Id) -> bool {
-        let receives = &mut self.shared.operations.slots;
-        let endpoint = receives.get(id).filter(|it| it.is_posted()).map(OperationSlot::endpoint);
-        let matcher = endpoint.and_then(|endpoint| self.shared.endpoints.get_mut(endpoint));
-        matcher.is_some_and(|matcher| matcher.cancel_posted(receives, id.index() as u32))
+    /// Ends a receive or multi-receive that takes no message, or no more of them.
+    pub(super) fn end_unposted(&mut self, id: Id, ended: Ended, effects: &mut impl Effects) {
+        let SharedState { endpoints, operations, peers, .. } = &mut self.shared;
+        if operations.get(id).is_some() {
+            operations.fail_multi(endpoints, id, ended, effects);
+        } else {
+            operations.end_unmatched(id, peers, ended, effects);
+        }
     }
 
-    /// Ends a receive that has not matched, and is not posted any more.
-    pub(super) fn end_unmatched(&mut self, id: Id, cause: Cause, effects: &mut impl Effects) {
-        let Some(receive) = self.shared.operations.receive(id) else { return };
-        let Selector { source, context, tag, .. } = receive.selector();
-        let remote = source.unwrap_or(NO_REMOTE);
-        let (peer, name) = (self.shared.peers.id_at(remote), self.name_of(remote));
-        self.shared.operations.remove_receive(id);
-        effects.unmatched(id, peer, (context, tag));
-        effects.complete(id, cause.ended(name));
+    /// Calls `handle` with the session in a slot, and pulls the long message that has matched.
+    pub(super) fn pull_matched<E: Effects>(
+        &mut self,
+        slot: u32,
+        effects: &mut E,
+        handle: impl FnOnce(&mut Session, &mut Cx<'_>, &mut E) -> LongMatched,
+    ) -> Result<(), FrameError> {
+        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        if let Some(LongMatch { id, offered, arrival }) = handle(session, &mut cx, effects)? {
+            self.pull(id, slot, offered, arrival, effects);
+        }
+        Ok(())
     }
+}
 
+impl Session {
     /// Checks the preconditions of every message whose credit is charged: its source, its target.
-    /// Returns the remote endpoint and the session's epoch; `Ok(None)`: the endpoint is not open,
-    /// and credit was returned.
+    /// Returns the remote endpoint; `Ok(None)`: the target is not open, and credit was returned.
     ///
     /// RR-MATCH-3.
     #[inline]
-    pub(super) fn admit(
+    fn admit(
         &mut self,
-        slot: u32,
+        cx: &mut Cx<'_>,
         target: u16,
         source: u16,
         payload_bytes: usize,
-    ) -> Result<Option<(u32, u32)>, FrameError> {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(None) };
-        let epoch = session.epoch;
-        let Some(remote) = self.shared.peers.remote_of(slot, session, source) else {
-            self.with(slot, |it, mut cx| it.return_credit(&mut cx, payload_bytes));
+    ) -> Result<Option<u32>, FrameError> {
+        let Some(remote) = cx.shared.peers.remote_of(cx.slot, self, source) else {
+            self.return_credit(cx, payload_bytes);
             return Err(FrameError::UnknownSource(source));
         };
-        if !self.shared.endpoints.is_open(target) {
-            self.shared.counters.unknown_endpoint += 1;
-            self.with(slot, |it, mut cx| it.return_credit(&mut cx, payload_bytes));
+        if !cx.shared.endpoints.is_open(target) {
+            cx.shared.counters.unknown_endpoint += 1;
+            self.return_credit(cx, payload_bytes);
             return Ok(None);
         }
-        Ok(Some((remote, epoch)))
+        Ok(Some(remote))
     }
 
-    /// Notes that a message waits for its receive, or for the connection manager.
-    pub(super) fn note_unexpected(&mut self, slot: u32, context: u64) {
-        self.shared.counters.unexpected_messages += 1;
-        self.with(slot, |it, mut cx| it.extend_windows(&mut cx));
-        if context == REQUESTS && self.shared.actions.back() != Some(&Action::Requests) {
-            self.shared.actions.push_back(Action::Requests);
+    /// Keeps a message that no receive accepts yet: it waits for one, or for the connection
+    /// manager.
+    fn keep_unexpected(
+        &mut self,
+        cx: &mut Cx<'_>,
+        target: u16,
+        envelope: &MatchEnvelope,
+        (kind, data): (Kind, Option<u64>),
+        bytes: &[u8],
+    ) -> Result<(), FrameError> {
+        let SharedState { endpoints, unexpected, counters, actions, .. } = &mut *cx.shared;
+        let message = Waiting { came_by: (cx.slot, self.epoch), data, kind };
+        let message = unexpected.insert(message, bytes);
+        let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
+        let matcher = endpoints.get_mut(target);
+        debug_assert!(matcher.is_some(), "messages are for open endpoints");
+        if let Some(matcher) = matcher {
+            matcher.insert_unexpected(envelope, message.index() as u32);
         }
+        counters.unexpected_messages += 1;
+        if envelope.context == REQUESTS && actions.back() != Some(&Action::Requests) {
+            actions.push_back(Action::Requests);
+        }
+        self.extend_windows(cx);
+        Ok(())
     }
 
     /// Takes a whole message, with its remote data, whose turn it is and whose credit is charged.
     #[inline]
     pub(super) fn take_eager(
         &mut self,
-        slot: u32,
+        cx: &mut Cx<'_>,
         header: &Eager,
         data: Option<u64>,
         payload: &[u8],
@@ -285,43 +355,36 @@ impl Core {
         let report = header.operation.get();
         let target = header.target_endpoint.get();
         let source = header.source_endpoint.get();
-        let admitted = self.admit(slot, target, source, payload.len())?;
-        let Some((remote, epoch)) = admitted else {
+        let Some(remote) = self.admit(cx, target, source, payload.len())? else {
             if report != 0 {
-                let status = crate::wire::done::STATUS_ABANDONED;
-                self.push_control(slot, ControlFrame::done(report, status, 0));
+                self.send_control(cx, ControlFrame::done(report, STATUS_ABANDONED, 0));
             }
             return Ok(());
         };
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.message_ns = now_ns;
-        }
+        self.message_ns = now_ns;
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
         let envelope = MatchEnvelope { source: remote, context, tag };
         let length = payload.len() as u64;
-        let Some(id) = self.match_arrival(target, &envelope, length, effects) else {
+        let SharedState { endpoints, operations, .. } = &mut *cx.shared;
+        let matched = endpoints.match_arrival(operations, target, &envelope, length, effects);
+        let Some(id) = matched else {
             let kind = Kind::Eager { report, put_back: 0 };
-            let message = Waiting { came_by: (slot, epoch), data, kind };
-            let message = self.shared.unexpected.insert(message, payload);
-            let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
-            if let Some(matcher) = self.shared.endpoints.get_mut(target) {
-                matcher.insert_unexpected(&envelope, message.index() as u32);
-            }
-            self.note_unexpected(slot, context);
-            return Ok(());
+            return self.keep_unexpected(cx, target, &envelope, (kind, data), payload);
         };
-        self.with(slot, |it, mut cx| it.return_credit(&mut cx, payload.len()));
+        self.return_credit(cx, payload.len());
         if report != 0 {
-            self.push_control(slot, ControlFrame::matched(report));
+            self.send_control(cx, ControlFrame::matched(report));
         }
-        let Some(peer) = self.shared.peers.id_at(remote) else { return Ok(()) };
-        let Some(matched) = self.shared.operations.remove_matched(id) else { return Ok(()) };
+        let SharedState { peers, operations, .. } = &mut *cx.shared;
+        let found = peers.id_at(remote).zip(operations.remove_matched(id));
+        debug_assert!(found.is_some(), "the source is known, and {id:?} has matched");
+        let Some((peer, matched)) = found else { return Ok(()) };
         let bytes = &payload[..matched.capacity.min(length) as usize];
         let arrival = Arrival { peer, context, tag, length, data };
         effects.deliver(id, bytes, arrival);
         if let Some(multi) = matched.slice_of {
-            self.note_slice_ended(multi, effects);
+            operations.note_slice_ended(multi, effects);
         }
         Ok(())
     }
@@ -330,46 +393,41 @@ impl Core {
     /// credit is charged.
     pub(super) fn take_rts(
         &mut self,
-        slot: u32,
+        cx: &mut Cx<'_>,
         header: &Rts,
         data: Option<u64>,
         first: &[u8],
         effects: &mut impl Effects,
-    ) -> Result<(), FrameError> {
+    ) -> LongMatched {
         let send_operation = header.operation.get();
         let target = header.target_endpoint.get();
         let source = header.source_endpoint.get();
-        let admitted = self.admit(slot, target, source, first.len())?;
-        let Some((remote, epoch)) = admitted else {
-            let status = crate::wire::done::STATUS_ABANDONED;
-            self.push_control(slot, ControlFrame::done(send_operation, status, 0));
-            return Ok(());
+        let Some(remote) = self.admit(cx, target, source, first.len())? else {
+            self.send_control(cx, ControlFrame::done(send_operation, STATUS_ABANDONED, 0));
+            return Ok(None);
         };
         let context = context_of(header.context.get(), header.flags);
         let (tag, length) = (header.tag.get(), header.length.get());
         let hint = Hint::of_flags(header.flags);
         let has_source = header.flags & FLAG_CMA != 0;
         let envelope = MatchEnvelope { source: remote, context, tag };
-        let Some(id) = self.match_arrival(target, &envelope, length, effects) else {
+        let SharedState { endpoints, operations, .. } = &mut *cx.shared;
+        let matched = endpoints.match_arrival(operations, target, &envelope, length, effects);
+        let Some(id) = matched else {
             let kind = Kind::Rendezvous { send_operation, length, hint, has_source };
-            let message = Waiting { came_by: (slot, epoch), data, kind };
-            let message = self.shared.unexpected.insert(message, first);
-            let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
-            if let Some(matcher) = self.shared.endpoints.get_mut(target) {
-                matcher.insert_unexpected(&envelope, message.index() as u32);
-            }
-            self.note_unexpected(slot, context);
-            return Ok(());
+            self.keep_unexpected(cx, target, &envelope, (kind, data), first)?;
+            return Ok(None);
         };
-        self.with(slot, |it, mut cx| it.return_credit(&mut cx, first.len()));
+        self.return_credit(cx, first.len());
+        let SharedState { peers, operations, .. } = &mut *cx.shared;
+        let found = peers.id_at(remote).zip(operations.length(id));
+        debug_assert!(found.is_some(), "the source is known, and {id:?} has matched");
+        let Some((peer, capacity)) = found else { return Ok(None) };
         let (first, source) = first_bytes(first, has_source);
-        let capacity = self.shared.operations.length(id).unwrap_or(0);
         let fits = capacity.min(first.len() as u64) as usize;
         effects.place(id, 0, &first[..fits]);
-        let Some(peer) = self.shared.peers.id_at(remote) else { return Ok(()) };
         let arrival = Arrival { peer, context, tag, length, data };
         let offered = Offered { send_operation, hint, first: first.len() as u64, source };
-        self.pull(id, slot, offered, arrival, effects);
-        Ok(())
+        Ok(Some(LongMatch { id, offered, arrival }))
     }
 }

@@ -287,14 +287,20 @@ impl Core {
     /// Tries to stage the send that [`Self::poll_waiting`] returned.
     pub(crate) fn stage(&mut self, id: Id) -> Staged<'_> {
         let Some(operation) = self.shared.operations.get(id) else { return Staged::Blocked };
-        if matches!(operation.state, OperationState::Asking(_) | OperationState::Replying { .. }) {
-            return self.stage_one_sided(id);
+        let slot = operation.session;
+        let reply_to = match operation.state {
+            OperationState::Asking(_) => None,
+            OperationState::Replying { to } => Some(to),
+            _ => {
+                self.with(slot, |it, _| it.one_sided.as_mut().map(|it| it.note_turn_of_messages()));
+                return self.stage_message(id);
+            }
+        };
+        let Some((session, cx)) = self.enter(slot) else { return Staged::Blocked };
+        match reply_to {
+            None => session.stage_request(cx, id),
+            Some(to) => session.stage_reply(cx, id, to),
         }
-        let slot = operation.session as usize;
-        if let Some(one_sided) = self.sessions.at_mut(slot).and_then(|it| it.one_sided.as_mut()) {
-            one_sided.note_turn_of_messages();
-        }
-        self.stage_message(id)
     }
 
     /// Cancels a send that was not sent. Returns `false` if it was, and will complete.
@@ -311,7 +317,7 @@ impl Core {
             session.waiting.retain(|&waiting| waiting != id);
             // The first waiting send may need less than the previous one.
             if let Some(one_sided) = session.one_sided.as_deref_mut() {
-                one_sided.waiting.retain(|&waiting| waiting != id);
+                one_sided.forget(id);
             }
             if session.is_connected() && session.has_waiting() {
                 self.shared.ready.add(slot, Work::Stage);

@@ -10,13 +10,14 @@ use super::context::Cx;
 pub(crate) use super::control_frame::{ControlFrame, ShortReply};
 use super::credit::{ReceiveCredit, SendCredit};
 use super::eager_limit::EagerLimit;
+use super::effects::RemoteName;
 use super::failure::PeerFailure;
 use super::handshake::JoinWindow;
 use super::keys::SessionKeys;
 use super::lanes::LaneFailures;
 use super::late::{Late, LateQueue};
 use super::one_sided::SessionOneSided;
-use super::peers::SessionRemotes;
+use super::peers::{PeerTable, SessionRemotes};
 use super::question::Questions;
 use super::ready::Work;
 use super::segments::uncommon::Uncommon;
@@ -308,12 +309,25 @@ impl Session {
         self.failure.as_ref().or(self.unreported.as_deref())
     }
 
+    /// Returns the same, which is reported with that.
+    pub(super) fn report_failure(&mut self) -> Option<PeerFailure> {
+        let failure = self.failure_to_report().cloned();
+        self.unreported = None;
+        failure
+    }
+
+    /// Returns the name of one of its remote endpoints for errors.
+    pub(super) fn name_of(&self, peers: &PeerTable, remote: u32) -> Option<RemoteName> {
+        let endpoint = peers.at(remote)?.endpoint;
+        Some(RemoteName { engine: self.engine, locators: self.locators, endpoint })
+    }
+
     /// Queues a control frame for the next segment.
     ///
     /// RR-CREDIT-3.
     pub(crate) fn push_control(&mut self, control: ControlFrame) {
         if let (ControlFrame::Reply(_), Some(it)) = (&control, &mut self.one_sided) {
-            it.answers += 1;
+            it.note_answer();
         }
         self.control.push_back(control);
         self.add_uncommon(Uncommon::CONTROL);

@@ -1,12 +1,13 @@
 //! The end of a session: failed operations, messages that can still be received, released windows.
 
+use super::context::{Cx, SharedState};
 use super::core::{Action, Core};
 use super::credit::ReceiveCredit;
 use super::effects::Effects;
 use super::failure::PeerFailure;
 use super::operation::{Cause, Operation, OperationState};
 use super::peers::Remote;
-use super::session::ControlFrame;
+use super::session::Session;
 use super::table::Id;
 use super::unexpected::Kind;
 use crate::proto::ready::Work;
@@ -69,15 +70,23 @@ impl Core {
         self.shared.actions.push_back(Action::CloseControl { session: slot, is_failure: true });
         self.shared.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
         self.end_own_offer(slot);
-        self.drop_unexpected_rendezvous(&remotes);
+        let SharedState { endpoints, unexpected, .. } = &mut self.shared;
+        for message in endpoints.drain_incomplete_from(&remotes, unexpected) {
+            self.drop_unexpected(message, |_| None);
+        }
         // Complete messages can still be received.
         self.lose_claims(&failure, |_, message| {
             message.session == slot && !matches!(message.kind, Kind::Eager { .. })
         });
         self.drop_segments(slot);
-        self.with(slot, |it, mut cx| it.end_rendezvous(&mut cx));
+        self.with(slot, |it, mut cx| {
+            it.end_rendezvous(&mut cx);
+            if was_connected {
+                it.release_windows(&mut cx);
+            }
+        });
         if was_connected {
-            self.release_windows(slot);
+            self.extend_others();
         }
         // Nothing posted before waits: it ended when its peer was removed.
         let is_kept = |operation: &Operation| {
@@ -93,63 +102,14 @@ impl Core {
         let is_reported = self.shared.operations.iter().any(|(_, operation)| reports(operation))
             || self.receives_from(is_waiting_hit).next().is_some();
         self.fail_operations(is_hit, is_waiting_hit, &failure, effects);
-        if is_gap
-            && !is_reported
-            && let Some(session) = self.sessions.at_mut(slot as usize)
-        {
-            session.unreported.get_or_insert(Box::new(failure));
-        }
-        if sequel != Sequel::None {
-            self.follow_up(slot, sequel);
-        }
+        self.with(slot, |it, mut cx| {
+            if is_gap && !is_reported {
+                it.unreported.get_or_insert(Box::new(failure));
+            }
+            it.follow_up(&mut cx, sequel);
+        });
         self.shared.peers.note_closed(slot, engine);
         self.end_receives_without_sender(effects);
-    }
-
-    /// Reconnects a session that was left and whose peer is wanted again.
-    fn follow_up(&mut self, slot: u32, sequel: Sequel) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        session.reset_failure();
-        if !session.waiting.is_empty() || sequel == Sequel::Connect {
-            self.shared.actions.push_back(Action::Reconnect { session: slot });
-        }
-    }
-
-    /// Releases the windows of a session that ended for others, except for what its unexpected
-    /// messages hold until they are received ([`Self::return_credit_of`]).
-    fn release_windows(&mut self, slot: u32) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        session.epoch = session.epoch.wrapping_add(1);
-        let unused = |credit: &ReceiveCredit| u64::from(credit.window() - credit.held());
-        self.shared.offers.release(unused(&session.envelopes), unused(&session.bytes));
-        self.extend_others();
-    }
-
-    /// Drops unexpected rendezvous messages of a lost peer; complete ones can still be received.
-    fn drop_unexpected_rendezvous(&mut self, remotes: &[u32]) {
-        for endpoint in self.shared.endpoints.numbers() {
-            for &remote in remotes {
-                let mut messages = Vec::new();
-                if let Some(matcher) = self.shared.endpoints.get_mut(endpoint) {
-                    matcher.drain_unexpected_from(remote, |kept| messages.push(kept));
-                }
-                for kept in messages {
-                    let index = kept.message;
-                    let Some(message) = self.shared.unexpected.at(index) else { continue };
-                    if !matches!(message.kind, Kind::Eager { .. }) {
-                        if let Some(message) = self.shared.unexpected.take(index) {
-                            self.return_credit_of(&message);
-                            self.shared.unexpected.recycle(message);
-                        }
-                    } else if let Some(matcher) = self.shared.endpoints.get_mut(endpoint) {
-                        match message.put_back() {
-                            0 => drop(matcher.insert_unexpected(&kept.envelope, index)),
-                            order => matcher.put_back(&kept.envelope, index, order),
-                        }
-                    }
-                }
-            }
-        }
     }
 
     /// Returns the receives that wait for messages of one source alone, if `is_hit` selects that.
@@ -187,14 +147,17 @@ impl Core {
 
     /// Ends an operation, at once or as soon as the kernel has released its memory.
     pub(super) fn fail_operation(&mut self, id: Id, cause: &Cause, effects: &mut impl Effects) {
-        if self.shared.operations.receive(id).is_some() {
+        if let Some(receive) = self.shared.operations.receive(id) {
             if !planted!(KeepReceivesOfDead) {
-                self.withdraw_receive(id);
-                self.end_unmatched(id, cause.clone(), effects);
+                let name = receive.source().and_then(|source| self.name_of(source));
+                let SharedState { endpoints, operations, peers, .. } = &mut self.shared;
+                endpoints.withdraw(operations, id);
+                operations.end_unmatched(id, peers, cause.clone().ended(name), effects);
             }
             return;
         }
         let Some(operation) = self.shared.operations.get_mut(id) else { return };
+        let (slot, remote) = (operation.session, operation.remote);
         match &mut operation.state {
             OperationState::Serving(serving) if serving.unreleased > 0 => {
                 // After DONE the message has arrived, whether or not the peer fails.
@@ -209,36 +172,25 @@ impl Core {
                 if pulling.targeted > 0 && !planted!(EndBeforeReap) =>
             {
                 pulling.failed.get_or_insert_with(|| cause.clone());
-                self.forget_waiting(id);
+                self.with(slot, |it, mut cx| it.forget_waiting(&mut cx, id));
                 return;
             }
-            OperationState::Multi(_) => return self.fail_multi(id, cause, effects),
+            OperationState::Multi(_) => {
+                let ended = cause.clone().ended(self.name_of(remote));
+                let SharedState { endpoints, operations, .. } = &mut self.shared;
+                return operations.fail_multi(endpoints, id, ended, effects);
+            }
             _ => {}
         }
-        let name = self.shared.operations.get(id).and_then(|found| self.name_of(found.remote));
-        self.forget_waiting(id);
-        let slot =
-            self.shared.operations.get(id).map_or(super::operation::NO_SESSION, |it| it.session);
-        self.with(slot, |it, mut cx| it.forget_pull(&mut cx, id));
-        let ended = self.remove_operation(id);
-        let slice_of = ended.and_then(|ended| ended.slice_of);
-        self.end_receive(id, slice_of, cause.clone().ended(name), effects);
+        let name = self.name_of(remote);
+        self.with(slot, |it, mut cx| {
+            it.forget_waiting(&mut cx, id);
+            it.forget_pull(&mut cx, id);
+        });
+        let slice_of = self.remove_operation(id).and_then(|ended| ended.slice_of);
+        let ended = cause.clone().ended(name);
+        self.shared.operations.end_receive(id, slice_of, ended, effects);
         self.with(slot, |it, mut cx| it.look_at_fences(&mut cx));
-    }
-
-    /// Notifies the sender of an operation that pulls that its message is not needed any more;
-    /// their session may continue.
-    ///
-    /// RR-RDV-5.
-    pub(super) fn give_up_pull(&mut self, id: Id) {
-        let Some(operation) = self.shared.operations.get(id) else { return };
-        if let OperationState::Pulling(pulling) = &operation.state
-            && pulling.failed.is_none()
-        {
-            let (session, send_operation) = (operation.session, pulling.send_operation);
-            let status = crate::wire::done::STATUS_ABANDONED;
-            self.push_control(session, ControlFrame::done(send_operation, status, 0));
-        }
     }
 
     /// Fails a receive whose sender has abandoned the message.
@@ -248,23 +200,41 @@ impl Core {
             self.fail_operation(id, &Cause::Peer(PeerFailure::Left), effects);
         }
     }
+}
 
-    fn forget_waiting(&mut self, id: Id) {
-        let Some(operation) = self.shared.operations.get(id) else { return };
-        let slot = operation.session;
-        let is_queued = matches!(operation.state, OperationState::Queued { .. });
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        if is_queued {
-            session.waiting.retain(|&waiting| waiting != id);
+impl Session {
+    /// Reconnects after the session was left, if its peer is wanted again.
+    fn follow_up(&mut self, cx: &mut Cx<'_>, sequel: Sequel) {
+        if sequel == Sequel::None {
+            return;
+        }
+        self.reset_failure();
+        if !self.waiting.is_empty() || sequel == Sequel::Connect {
+            cx.act(Action::Reconnect { session: cx.slot });
+        }
+    }
+
+    /// Releases the windows of the session, which has ended, for others, except for what its
+    /// unexpected messages hold until they are received ([`Core::return_credit_of`]).
+    fn release_windows(&mut self, cx: &mut Cx<'_>) {
+        self.epoch = self.epoch.wrapping_add(1);
+        let unused = |credit: &ReceiveCredit| u64::from(credit.window() - credit.held());
+        cx.shared.offers.release(unused(&self.envelopes), unused(&self.bytes));
+    }
+
+    /// Removes an operation of the session from those that wait to be sent or granted.
+    fn forget_waiting(&mut self, cx: &mut Cx<'_>, id: Id) {
+        let found = cx.shared.operations.get(id);
+        if found.is_some_and(|it| matches!(it.state, OperationState::Queued { .. })) {
+            self.waiting.retain(|&waiting| waiting != id);
             // The first waiting send may need less than the previous one.
-            if session.is_connected() && session.has_waiting() {
-                self.shared.ready.add(slot, Work::Stage);
+            if self.is_connected() && self.has_waiting() {
+                cx.add_work(Work::Stage);
             }
         }
-        if let Some(one_sided) = session.one_sided.as_deref_mut() {
-            one_sided.waiting.retain(|&waiting| waiting != id);
-            one_sided.replies.retain(|&waiting| waiting != id);
+        if let Some(one_sided) = self.one_sided.as_deref_mut() {
+            one_sided.forget(id);
         }
-        session.rendezvous.forget(id);
+        self.rendezvous.forget(id);
     }
 }

@@ -74,27 +74,27 @@ pub(crate) enum Role {
 #[derive(Debug, Default)]
 pub(crate) struct SessionOneSided {
     /// Operations of this side that were not sent.
-    pub(super) waiting: VecDeque<Id>,
+    waiting: VecDeque<Id>,
     /// Replies with data for the peer.
-    pub(super) replies: VecDeque<Id>,
+    replies: VecDeque<Id>,
     /// The first waiting operation is blocked until replies arrive.
-    pub(super) is_held: bool,
+    is_held: bool,
     /// The first waiting message is blocked until credit arrives.
-    pub(super) messages_wait: bool,
+    messages_wait: bool,
     /// A message is next.
-    pub(super) messages_next: bool,
+    messages_next: bool,
     /// Operations that wait for a reply.
-    pub(super) outstanding: u32,
+    outstanding: u32,
     /// Those of them that the peer pulls.
-    pub(super) long_puts: u32,
+    long_puts: u32,
     /// Operations of the peer that have not ended here.
-    pub(super) served: u32,
+    served: u32,
     /// Refused operations of the peer without a reply, since its last flush.
     refused: Refused,
     /// Short replies that wait for space.
-    pub(in crate::proto) answers: u32,
+    answers: u32,
     /// Flushes of the peer, in order: the frame number of each, and its operation.
-    pub(super) flushes: VecDeque<(u32, u64)>,
+    flushes: VecDeque<(u32, u64)>,
 }
 
 /// Refusals that were not reported to the peer's flushes: each is reported by the first flush after
@@ -138,6 +138,55 @@ impl SessionOneSided {
         let (hit, kept) = std::mem::take(&mut self.waiting).into_iter().partition(is_hit);
         self.waiting = kept;
         hit
+    }
+
+    /// Removes an operation from those that were not sent.
+    pub(in crate::proto) fn forget(&mut self, id: Id) {
+        self.waiting.retain(|&waiting| waiting != id);
+        self.replies.retain(|&waiting| waiting != id);
+    }
+
+    /// Notes that the first waiting operation was sent, and how it counts until its reply; messages
+    /// are next.
+    fn note_sent(&mut self, id: Id, role: Role) {
+        let sent = self.waiting.pop_front();
+        debug_assert_eq!(sent, Some(id), "operations are sent in order");
+        (self.messages_next, self.messages_wait) = (true, false);
+        self.outstanding += u32::from(role != Role::None);
+        self.long_puts += u32::from(role == Role::LongPut);
+    }
+
+    /// Notes that the first reply was staged.
+    fn note_replied(&mut self, id: Id) {
+        let staged = self.replies.pop_front();
+        debug_assert_eq!(staged, Some(id), "replies are sent in order");
+    }
+
+    /// Notes that an operation has ended that counted in a role. Returns whether operations that
+    /// were held may be sent.
+    fn note_ended(&mut self, role: Role) -> bool {
+        let (served, outstanding, long_puts) = match role {
+            Role::None => return false,
+            Role::Target(_) => (1, 0, 0),
+            Role::Origin => (0, 1, 0),
+            Role::LongPut => (0, 1, 1),
+        };
+        // Operations of the session before this one may end late.
+        self.served = self.served.saturating_sub(served);
+        self.outstanding = self.outstanding.saturating_sub(outstanding);
+        self.long_puts = self.long_puts.saturating_sub(long_puts);
+        outstanding > 0 && std::mem::take(&mut self.is_held)
+    }
+
+    /// Counts a short reply that waits for space.
+    pub(super) fn note_answer(&mut self) {
+        self.answers += 1;
+    }
+
+    /// Returns whether flushes of the peer wait for frames before them.
+    #[inline]
+    pub(super) fn has_flushes(&self) -> bool {
+        !self.flushes.is_empty()
     }
 
     /// Appends operations of this side, not sent yet.

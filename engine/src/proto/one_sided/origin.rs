@@ -2,20 +2,25 @@
 
 use zerocopy::IntoBytes;
 
+use super::super::config::Config;
+use super::super::context::{Cx, SharedState};
 use super::super::core::Core;
 use super::super::data_bytes::DataBytes;
 use super::super::effects::{Arrival, CompletionLevel, Effects, Ended};
 use super::super::hint::Hint;
 use super::super::operation::{Cause, Operation, OperationState, Serving};
+use super::super::receive::LongMatch;
 use super::super::regions::Refusal;
 use super::super::rendezvous::Offered;
+use super::super::segments::segment::LONG_PAYLOAD_BYTES;
 use super::super::segments::stage_put;
 use super::super::send::{SendRefusal, Staged};
-use super::super::session::Session;
+use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
 use super::{REQUESTS_MAX, Role, Verb};
 use crate::proto::ready::Work;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
+use crate::wire::done::STATUS_ABANDONED;
 use crate::wire::one_sided::{FLAG_FETCH, FLAG_INVALIDATE, OneSided};
 use crate::wire::reply::STATUS_DONE;
 use crate::wire::{CmaSource, DATA_BYTES, FrameError, Reply, ReplyRts, eager, frame};
@@ -133,6 +138,17 @@ impl Session {
     }
 }
 
+impl OneSidedRequest {
+    /// Returns its operation on the session in `slot`, with `length` bytes of own memory.
+    fn into_operation(self, slot: u32, length: u64) -> Operation {
+        let Self { endpoint, peer, verb, key, offset, level, hint, data, .. } = self;
+        let Self { length: bytes, fence, invalidates, operands, .. } = self;
+        let asking = Asking { verb, key, offset, length: bytes, level, invalidates, operands };
+        let (remote, state) = (peer.index() as u32, OperationState::Asking(asking));
+        Operation { length, data, hint, fence, ..Operation::new(endpoint, slot, remote, state) }
+    }
+}
+
 impl Core {
     /// Creates a one-sided operation. Start it with [`Self::enqueue_one_sided`] when its own
     /// memory, which has `length` bytes, is ready.
@@ -141,13 +157,13 @@ impl Core {
         request: OneSidedRequest,
         length: u64,
     ) -> Result<Id, SendRefusal> {
-        let session = self.route(request.peer)?;
-        let known = self.sessions.at(session as usize);
-        let waiting = known.and_then(|it| it.one_sided.as_deref()).map_or(0, |it| it.waiting.len());
-        if waiting >= self.shared.config.send_queue_ops {
+        let slot = self.route(request.peer)?;
+        let one_sided = self.sessions.at(slot as usize).and_then(|it| it.one_sided.as_deref());
+        if one_sided.map_or(0, |it| it.waiting.len()) >= self.shared.config.send_queue_ops {
             return Err(SendRefusal::WAITING_SENDS);
         }
-        self.new_admitted_one_sided(request, length)
+        let operation = request.into_operation(slot, length);
+        self.shared.operations.insert(operation).ok_or(SendRefusal::OPERATIONS)
     }
 
     /// Creates an operation that its poster has admitted: the limit on waiting ones was applied
@@ -157,16 +173,8 @@ impl Core {
         request: OneSidedRequest,
         length: u64,
     ) -> Result<Id, SendRefusal> {
-        let session = self.route(request.peer)?;
-        let OneSidedRequest { endpoint, verb, key, offset, level, hint, data, operands, .. } =
-            request;
-        let (length_there, invalidates) = (request.length, request.invalidates);
-        let asking =
-            Asking { verb, key, offset, length: length_there, level, invalidates, operands };
-        let (remote, fence) = (request.peer.index() as u32, request.fence);
-        let state = OperationState::Asking(asking);
-        let operation = Operation::new(endpoint, session, remote, state);
-        let operation = Operation { length, data, hint, fence, ..operation };
+        let slot = self.route(request.peer)?;
+        let operation = request.into_operation(slot, length);
         self.shared.operations.insert(operation).ok_or(SendRefusal::OPERATIONS)
     }
 
@@ -180,41 +188,70 @@ impl Core {
 
     /// Queues a new one-sided operation, and connects if necessary.
     pub(crate) fn enqueue_one_sided(&mut self, id: Id, now_ns: u64) {
-        let Some(operation) = self.shared.operations.get(id) else { return };
-        let slot = operation.session;
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let slot = self.shared.operations.get(id).map(|operation| operation.session);
+        let Some((session, mut cx)) = slot.and_then(|slot| self.enter(slot)) else {
+            debug_assert!(false, "an operation is queued when it is created");
+            return;
+        };
         session.one_sided.get_or_insert_default().waiting.push_back(id);
         if session.is_connected() {
-            self.shared.ready.add(slot, Work::Stage);
+            cx.add_work(Work::Stage);
         } else {
-            self.want_connection(slot, now_ns);
+            session.want_connection(&mut cx, now_ns);
         }
     }
 
-    /// Returns the longest put, or reply to a get, that is sent with its header, in bytes.
-    #[inline]
-    pub(super) fn whole_max(&self, session: &Session, header: usize) -> (u64, u64) {
-        let eager = u64::from(self.shared.config.eager_limit)
-            .min(super::super::segments::segment::LONG_PAYLOAD_BYTES as u64);
-        let Some(datagram) = session.segments.as_deref() else { return (0, 0) };
-        let short = (datagram.frame_bytes_max() - header) as u64;
-        (short, if datagram.protocol().goes_by_stream() { eager.max(short) } else { short })
-    }
-
-    /// Fast path: reserves space for a put that completes when it is staged. `None`: use the
-    /// general path.
-    #[inline]
-    pub(crate) fn stage_put_now(
+    /// Handles the reply to an operation.
+    ///
+    /// RR-RMA-2.
+    pub(in crate::proto) fn handle_reply(
         &mut self,
         slot: u32,
-        request: &OneSidedRequest,
-    ) -> Option<&mut [u8]> {
-        let target = self.shared.peers.get(request.peer)?.endpoint;
-        if !self.is_plain_put(slot, request) {
-            return None;
+        reply: &Reply,
+        payload: &[u8],
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        if let Some(refused_put) = session.handle_reply(&mut cx, reply, payload, effects)? {
+            self.finish_serving(refused_put, effects);
         }
-        let session = self.sessions.at_mut(slot as usize)?;
-        if session.one_sided.as_ref().is_some_and(|it| !it.waiting.is_empty()) {
+        Ok(())
+    }
+
+    /// Removes an operation, and releases what it counts toward its session's limits.
+    pub(in crate::proto) fn remove_operation(&mut self, id: Id) -> Option<Operation> {
+        let operation = self.shared.operations.remove(id)?;
+        if operation.role != Role::None {
+            self.with(operation.session, |it, mut cx| it.release_role(&mut cx, operation.role));
+        }
+        Some(operation)
+    }
+}
+
+impl Session {
+    /// Returns the longest put, or reply to a get, that is sent with its header, in bytes: in one
+    /// datagram, and at all.
+    #[inline]
+    pub(super) fn whole_max(&self, config: &Config, header: usize) -> (u64, u64) {
+        let eager = u64::from(config.eager_limit).min(LONG_PAYLOAD_BYTES as u64);
+        let Some(segments) = self.segments.as_deref() else { return (0, 0) };
+        let short = (segments.frame_bytes_max() - header) as u64;
+        (short, if segments.protocol().goes_by_stream() { eager.max(short) } else { short })
+    }
+
+    /// Fast path: reserves space for a put to endpoint `target` that completes when it is staged.
+    /// `None`: use the general path.
+    #[inline]
+    pub(crate) fn stage_put_now<'a>(
+        &mut self,
+        cx: Cx<'a>,
+        target: u16,
+        request: &OneSidedRequest,
+    ) -> Option<&'a mut [u8]> {
+        let Cx { slot, shared: SharedState { config, pool, ready, .. } } = cx;
+        if !self.is_plain_put(config, request)
+            || self.one_sided.as_ref().is_some_and(|it| !it.waiting.is_empty())
+        {
             return None;
         }
         let header = OneSided {
@@ -229,62 +266,49 @@ impl Core {
             offset: request.offset.into(),
             operation: 0.into(),
         };
-        let datagram = session.segments.as_deref_mut()?;
-        let pool = &mut self.shared.pool;
-        let room = stage_put(datagram, pool, slot, &header, request.hint)?;
-        self.shared.ready.add(slot, Work::Flush);
+        let segments = self.segments.as_deref_mut()?;
+        let room = stage_put(segments, pool, slot, &header, request.hint)?;
+        ready.add(slot, Work::Flush);
         Some(room)
     }
 
     /// Returns whether a put completes as soon as it is staged in one frame.
     #[inline]
-    fn is_plain_put(&self, slot: u32, request: &OneSidedRequest) -> bool {
-        let Some(session) = self.sessions.at(slot as usize) else { return false };
+    pub(crate) fn is_plain_put(&self, config: &Config, request: &OneSidedRequest) -> bool {
         request.level == CompletionLevel::Inject
             && request.data.is_none()
             && !request.fence
             && !request.invalidates
-            && session.is_connected()
-            && !session.is_leaving
-            && request.length <= self.whole_max(session, size_of::<OneSided>()).1
+            && self.is_connected()
+            && !self.is_leaving
+            && request.length <= self.whole_max(config, size_of::<OneSided>()).1
     }
 
-    /// Returns whether [`Self::stage_put_now`] failed for lack of space only, so that it need not
-    /// be copied and queued: a later attempt finds space.
-    pub(crate) fn may_put_later(&self, slot: u32, request: &OneSidedRequest) -> bool {
-        self.is_plain_put(slot, request)
-    }
-
-    /// Tries to stage the operation returned by [`Self::poll_waiting`], if it is no message.
-    pub(in crate::proto) fn stage_one_sided(&mut self, id: Id) -> Staged<'_> {
-        let Some(operation) = self.shared.operations.get(id) else { return Staged::Blocked };
-        let slot = operation.session;
-        if matches!(operation.state, OperationState::Replying { .. }) {
-            return self.stage_reply(id);
-        }
-        let OperationState::Asking(asking) = &operation.state else { return Staged::Blocked };
-        let Some(session) = self.sessions.at(slot as usize) else { return Staged::Blocked };
-        let Some(one_sided) = session.one_sided.as_deref() else { return Staged::Blocked };
+    /// Tries to stage its operation `id`, which [`Core::poll_waiting`] returned.
+    pub(in crate::proto) fn stage_request<'a>(&mut self, cx: Cx<'a>, id: Id) -> Staged<'a> {
+        let Cx { slot, shared: SharedState { operations, peers, pool, ready, config, .. } } = cx;
+        let found = operations.get_mut(id).zip(self.one_sided.as_deref_mut());
+        debug_assert!(found.is_some(), "what waits has not ended");
+        let Some((operation, one_sided)) = found else { return Staged::Blocked };
+        let target = peers.at(operation.remote);
+        debug_assert!(target.is_some(), "operations end before their peer is removed");
+        let (OperationState::Asking(asking), Some(target)) = (&operation.state, target) else {
+            return Staged::Blocked;
+        };
         let data = DataBytes::of(operation.data);
         let extra = size_of::<OneSided>() + data.as_slice().len();
-        let (short, whole) = self.whole_max(session, extra);
-        let form = asking.form(whole, session.offers_source(operation.length));
-        let has_source = form.kind == frame::KIND_PUT_RTS && form.flags & FLAG_CMA != 0;
-        let reply_bytes = match form.kind {
-            frame::KIND_PUT_RTS => Some(0),
-            _ => asking.reply_bytes(),
-        };
-        let most = if operation.fence { 1 } else { REQUESTS_MAX };
-        let waits = operation.fence || reply_bytes.is_some();
-        let is_full = waits && one_sided.outstanding >= most;
-        let waits_for_pulls =
+        let is_flush_early =
             asking.verb == Verb::Flush && one_sided.long_puts > 0 && !planted!(OvertakePulls);
-        if is_full || waits_for_pulls {
-            if let Some(it) =
-                self.sessions.at_mut(slot as usize).and_then(|it| it.one_sided.as_mut())
-            {
-                it.is_held = true;
-            }
+        let outstanding = one_sided.outstanding;
+        let (short, whole) = self.whole_max(config, extra);
+        let form = asking.form(whole, self.offers_source(operation.length));
+        let is_pulled = form.kind == frame::KIND_PUT_RTS;
+        let has_source = is_pulled && form.flags & FLAG_CMA != 0;
+        let reply_bytes = if is_pulled { Some(0) } else { asking.reply_bytes() };
+        let most = if operation.fence { 1 } else { REQUESTS_MAX };
+        let is_full = (operation.fence || reply_bytes.is_some()) && outstanding >= most;
+        if is_full || is_flush_early {
+            self.one_sided.get_or_insert_default().is_held = true;
             return Staged::Blocked;
         }
         let (atomic, datatype) = match asking.verb {
@@ -292,9 +316,6 @@ impl Core {
             _ => (0, 0),
         };
         let has_data = if operation.data.is_some() { eager::FLAG_DATA } else { 0 };
-        let Some(target) = self.shared.peers.at(operation.remote) else {
-            return Staged::Blocked;
-        };
         let name = if reply_bytes.is_some() { id.to_u64() } else { 0 };
         let header = OneSided {
             kind: form.kind,
@@ -311,116 +332,89 @@ impl Core {
         let mut head = [0; size_of::<OneSided>() + DATA_BYTES];
         head[..size_of::<OneSided>()].copy_from_slice(header.as_bytes());
         head[size_of::<OneSided>()..extra].copy_from_slice(data.as_slice());
-        let hint = operation.hint;
+        let pieces = [&head[..extra], &asking.operands];
         let is_long = form.payload as u64 > short;
-        let Some(OperationState::Asking(asking)) =
-            self.shared.operations.get_mut(id).map(|operation| &mut operation.state)
-        else {
+        let (payload, hint) = (form.payload, operation.hint);
+        let staged = self.push_one_sided((pool, slot), pieces, payload, hint, is_long);
+        let Some(segment) = staged.and_then(|id| pool.get_mut(id)) else {
+            // Acknowledgements and sent segments resume it.
+            ready.remove(slot, Work::Stage);
             return Staged::Blocked;
         };
-        // Its slot is used by nothing else until it is staged.
-        let operands = std::mem::take(&mut asking.operands);
-        let pieces = [&head[..extra], &operands];
-        let staged = self.enter(slot).and_then(|(session, mut cx)| {
-            session.push_one_sided(&mut cx, pieces, form.payload, hint, is_long)
-        });
-        let Some(segment) = staged else {
-            if let Some(OperationState::Asking(asking)) =
-                self.shared.operations.get_mut(id).map(|operation| &mut operation.state)
-            {
-                asking.operands = operands;
-            }
-            return self.wait_for_room(slot);
+        ready.add(slot, Work::Flush);
+        let role = match reply_bytes {
+            None => Role::None,
+            Some(_) if is_pulled => Role::LongPut,
+            Some(_) => Role::Origin,
         };
-        if let Some(one_sided) =
-            self.sessions.at_mut(slot as usize).and_then(|it| it.one_sided.as_deref_mut())
-        {
-            one_sided.waiting.pop_front();
-            (one_sided.messages_next, one_sided.messages_wait) = (true, false);
-            one_sided.outstanding += u32::from(reply_bytes.is_some());
-            one_sided.long_puts += u32::from(form.kind == frame::KIND_PUT_RTS);
-        }
-        let completes = reply_bytes.is_none();
+        self.one_sided.get_or_insert_default().note_sent(id, role);
+        let completes = role == Role::None;
         if completes {
-            self.shared.operations.remove(id);
-            if let Some(segment) = self.shared.pool.get_mut(segment) {
-                segment.completes_unacked = true;
-            }
-        } else if let Some(operation) = self.shared.operations.get_mut(id) {
-            let is_pulled = form.kind == frame::KIND_PUT_RTS;
-            operation.role = if is_pulled { Role::LongPut } else { Role::Origin };
+            operations.remove(id);
+            segment.completes_unacked = true;
+        } else {
+            operation.role = role;
             operation.state = match is_pulled {
                 true => OperationState::Serving(Serving { has_source, ..Serving::default() }),
                 false => OperationState::AwaitReply { bytes: reply_bytes.unwrap_or(0) },
             };
         }
-        let Some(segment) = self.shared.pool.get_mut(segment) else {
-            return Staged::Blocked;
-        };
-        let room = segment.newest(form.payload);
-        match form.payload {
+        let room = segment.newest(payload);
+        match payload {
             _ if has_source => Staged::Source { room },
             0 if !completes => Staged::Rts { room },
             _ => Staged::Eager { room, completes },
         }
     }
 
-    /// Blocks a session that cannot stage anything; acknowledgements and sent segments resume it.
-    pub(super) fn wait_for_room(&mut self, slot: u32) -> Staged<'_> {
-        self.shared.ready.remove(slot, Work::Stage);
-        Staged::Blocked
-    }
-
-    /// Handles the reply to an operation.
-    ///
-    /// RR-RMA-2.
-    pub(in crate::proto) fn handle_reply(
+    /// Handles the reply to an operation. Returns a long put that was refused: it ends when the
+    /// kernel has released its memory.
+    fn handle_reply(
         &mut self,
-        slot: u32,
+        cx: &mut Cx<'_>,
         reply: &Reply,
         payload: &[u8],
         effects: &mut impl Effects,
-    ) -> Result<(), FrameError> {
+    ) -> Result<Option<Id>, FrameError> {
         let id = Id::from_u64(reply.operation.get());
-        let Some(operation) = self.shared.operations.get_mut(id).filter(|it| it.session == slot)
-        else {
-            self.shared.counters.stale_frames += 1;
-            return Ok(());
+        let found = cx.shared.operations.get_mut(id).filter(|it| it.session == cx.slot);
+        let Some(operation) = found else {
+            cx.shared.counters.stale_frames += 1;
+            return Ok(None);
         };
-        let (remote, status) = (operation.remote, reply.status);
-        match &mut operation.state {
-            OperationState::Serving(serving) if operation.role == Role::LongPut => {
-                if status != STATUS_DONE {
-                    serving.failed.get_or_insert(Cause::Refused(refusal_of(status)));
-                    self.finish_serving(id, effects);
-                }
+        let (remote, accepted) = (operation.remote, operation.length);
+        let refusal = (reply.status != STATUS_DONE).then(|| refusal_of(reply.status));
+        let ended = match (&mut operation.state, refusal) {
+            (OperationState::Serving(serving), refusal) if operation.role == Role::LongPut => {
+                let Some(refusal) = refusal else { return Ok(None) };
+                serving.failed.get_or_insert(Cause::Refused(refusal));
+                return Ok(Some(id));
             }
-            OperationState::AwaitReply { .. } if status != STATUS_DONE => {
-                self.remove_operation(id);
-                let refusal = refusal_of(status);
-                effects.complete(id, Ended::Refused(refusal, self.name_of(remote)));
+            (OperationState::AwaitReply { .. }, Some(refusal)) => {
+                Ended::Refused(refusal, self.name_of(&cx.shared.peers, remote))
             }
-            &mut OperationState::AwaitReply { bytes } => {
+            (&mut OperationState::AwaitReply { bytes: wanted }, None) => {
                 let got = payload.len() as u64;
-                if got != bytes {
-                    return Err(FrameError::BadReply { got, wanted: bytes });
+                if got != wanted {
+                    return Err(FrameError::BadReply { got, wanted });
                 }
-                let (takes, accepted) = (operation.length > 0, operation.length);
-                self.remove_operation(id);
+                let takes = accepted > 0;
                 if takes && got > 0 {
                     effects.place(id, 0, payload);
                 }
-                let ended = match payload.first_chunk() {
-                    Some(count) if !takes && u64::from_le_bytes(*count) > 0 => {
-                        Ended::Unflushed(u64::from_le_bytes(*count))
-                    }
+                match payload.first_chunk().map(|count| u64::from_le_bytes(*count)) {
+                    Some(refused) if !takes && refused > 0 => Ended::Unflushed(refused),
                     _ => Ended::Sent { accepted },
-                };
-                effects.complete(id, ended);
+                }
             }
-            _ => self.shared.counters.stale_frames += 1,
-        }
-        Ok(())
+            _ => {
+                cx.shared.counters.stale_frames += 1;
+                return Ok(None);
+            }
+        };
+        self.remove_operation(cx, id);
+        effects.complete(id, ended);
+        Ok(None)
     }
 
     /// Handles a reply whose data is to be pulled.
@@ -428,61 +422,52 @@ impl Core {
     /// RR-RMA-2.
     pub(in crate::proto) fn handle_reply_rts(
         &mut self,
-        slot: u32,
+        cx: &mut Cx<'_>,
         reply: &ReplyRts,
         source: &[u8],
-        effects: &mut impl Effects,
-    ) {
+    ) -> Option<LongMatch> {
         let id = Id::from_u64(reply.operation.get());
         let send_operation = reply.send_operation.get();
-        let found = self.shared.operations.get(id).filter(|it| it.session == slot);
-        let (Some(operation), true) = (found, found.is_some_and(Operation::awaits_bytes)) else {
-            self.shared.counters.stale_frames += 1;
-            let status = crate::wire::done::STATUS_ABANDONED;
-            let done = super::super::session::ControlFrame::done(send_operation, status, 0);
-            return self.push_control(slot, done);
+        let SharedState { operations, peers, counters, .. } = &mut *cx.shared;
+        let found = operations.get(id).filter(|it| it.session == cx.slot && it.awaits_bytes());
+        let Some(operation) = found else {
+            counters.stale_frames += 1;
+            self.send_control(cx, ControlFrame::done(send_operation, STATUS_ABANDONED, 0));
+            return None;
         };
         let (length, hint) = (operation.length, operation.hint);
-        let Some(peer) = self.shared.peers.id_at(operation.remote) else { return };
-        let arrival = Arrival { peer, context: 0, tag: 0, length, data: None };
+        let peer = peers.id_at(operation.remote);
+        debug_assert!(peer.is_some(), "operations end before their peer is removed");
+        let arrival = Arrival { peer: peer?, context: 0, tag: 0, length, data: None };
         let source = CmaSource::of_frame(source);
-        let offered = Offered { send_operation, hint, first: 0, source };
-        self.pull(id, slot, offered, arrival, effects);
+        Some(LongMatch { id, offered: Offered { send_operation, hint, first: 0, source }, arrival })
     }
 
-    /// Removes an operation, and releases what it counts toward its session's limits.
-    pub(in crate::proto) fn remove_operation(&mut self, id: Id) -> Option<Operation> {
-        let operation = self.shared.operations.remove(id)?;
-        if operation.role != Role::None {
-            self.release_bound(operation.session, operation.role);
-            self.with(operation.session, |it, mut cx| it.look_at_fences(&mut cx));
+    /// Removes an operation of the session, and releases what it counts toward its limits.
+    pub(super) fn remove_operation(&mut self, cx: &mut Cx<'_>, id: Id) {
+        let removed = cx.shared.operations.remove(id);
+        debug_assert!(
+            removed.as_ref().is_some_and(|it| it.session == cx.slot),
+            "{id:?} is its own"
+        );
+        if let Some(Operation { role, .. }) = removed
+            && role != Role::None
+        {
+            self.release_role(cx, role);
         }
-        Some(operation)
     }
 
+    /// Releases what an ended operation counted toward the limits of the session.
     #[cold]
-    fn release_bound(&mut self, slot: u32, role: Role) {
-        let session = self.sessions.at_mut(slot as usize);
-        let Some(session) = session else { return };
-        // It is sent with the session.
-        let one_sided = session.one_sided.get_or_insert_default();
-        match role {
-            Role::None => {}
-            Role::Target(key) => {
-                one_sided.served = one_sided.served.saturating_sub(1);
-                if let Some(key) = key {
-                    self.shared.regions.end(key, slot);
-                }
-            }
-            Role::Origin | Role::LongPut => {
-                one_sided.outstanding = one_sided.outstanding.saturating_sub(1);
-                if role == Role::LongPut {
-                    one_sided.long_puts = one_sided.long_puts.saturating_sub(1);
-                }
-                if std::mem::take(&mut one_sided.is_held) && session.is_connected() {
-                    self.shared.ready.add(slot, Work::Stage);
-                }
-            }
+    fn release_role(&mut self, cx: &mut Cx<'_>, role: Role) {
+        // The state of a session that fails is dropped before its operations end.
+        let may_send = self.one_sided.as_deref_mut().is_some_and(|it| it.note_ended(role));
+        if let Role::Target(Some(key)) = role {
+            cx.shared.regions.end(key, cx.slot);
         }
+        if may_send && self.is_connected() {
+            cx.add_work(Work::Stage);
+        }
+        self.look_at_fences(cx);
     }
 }

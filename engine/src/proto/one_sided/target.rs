@@ -2,20 +2,20 @@
 
 use zerocopy::IntoBytes;
 
-use super::super::core::Core;
+use super::super::context::{Cx, SharedState};
 use super::super::effects::{Arrival, Effects};
 use super::super::hint::Hint;
 use super::super::operation::{NO_REMOTE, Operation, OperationState, Serving};
-use super::super::regions::{Access, Granted, Refusal};
+use super::super::receive::{LongMatch, LongMatched};
+use super::super::regions::{Access, Granted, Refusal, Regions};
 use super::super::rendezvous::Offered;
+use super::super::segments::segment::SegmentPool;
 use super::super::segments::window::is_before;
 use super::super::send::Staged;
-use super::super::session::{ControlFrame, ShortReply};
+use super::super::session::{ControlFrame, Session, ShortReply};
 use super::super::table::Id;
 use super::{Role, SHORT_REPLY_BYTES};
-use crate::proto::context::Cx;
 use crate::proto::ready::Work;
-use crate::proto::session::Session;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::one_sided::{
     ATOMIC_BYTES_MAX, FLAG_COMPARE, FLAG_FETCH, FLAG_INVALIDATE, OneSided,
@@ -24,130 +24,162 @@ use crate::wire::reply::{REPLY_HEADER_BYTES, STATUS_DONE};
 use crate::wire::reply_rts::REPLY_RTS_BYTES;
 use crate::wire::{CmaSource, FrameError, Reply, ReplyRts, frame};
 
-impl Core {
-    /// Handles an operation on this engine's memory, received as frame `number`.
+impl Regions {
+    /// Invalidates the key of a put, if that is requested, for later operations.
+    fn invalidate_by(&mut self, header: &OneSided) {
+        if header.flags & FLAG_INVALIDATE != 0 {
+            self.revoke(header.key.get());
+        }
+    }
+}
+
+/// An operation of the peer: its frame number and header.
+#[derive(Clone, Copy)]
+struct Request<'a> {
+    number: u32,
+    header: &'a OneSided,
+}
+
+impl Request<'_> {
+    /// Returns the rights that it needs.
+    fn access(self) -> Access {
+        let flags = self.header.flags;
+        match self.header.kind {
+            frame::KIND_GET => Access::REMOTE_READ,
+            frame::KIND_ATOMIC if flags & FLAG_FETCH != 0 => {
+                Access::REMOTE_ATOMIC | Access::REMOTE_READ
+            }
+            frame::KIND_ATOMIC => Access::REMOTE_ATOMIC,
+            _ if flags & FLAG_INVALIDATE != 0 => Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE,
+            _ => Access::REMOTE_WRITE,
+        }
+    }
+}
+
+impl Session {
+    /// Handles an operation on this engine's memory, received as frame `number`. Returns a put
+    /// whose bytes are to be pulled.
     ///
     /// RR-RMA-1, RR-RMA-2, RR-RMA-3, RR-RMA-4, RR-RMA-6, RR-RMA-7.
     pub(in crate::proto) fn handle_one_sided(
         &mut self,
-        (slot, number): (u32, u32),
-        header: &OneSided,
-        data: Option<u64>,
-        operands: &[u8],
+        cx: &mut Cx<'_>,
+        (number, header): (u32, &OneSided),
+        (data, operands): (Option<u64>, &[u8]),
         now_ns: u64,
         effects: &mut impl Effects,
-    ) -> Result<(), FrameError> {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
-        session.message_ns = now_ns;
-        let engine = session.engine;
-        let one_sided = session.one_sided.get_or_insert_default();
+    ) -> LongMatched {
+        self.message_ns = now_ns;
+        let one_sided = self.one_sided.get_or_insert_default();
         if header.operation.get() != 0 || header.kind != frame::KIND_PUT {
             one_sided.check_kept()?;
         }
         if header.kind == frame::KIND_FLUSH {
             one_sided.hold_flush(number, header.operation.get());
-            self.with(slot, |it, mut cx| it.answer_flushes(&mut cx));
-            return Ok(());
+            self.answer_flushes(cx);
+            return Ok(None);
         }
+        let target = header.target_endpoint.get();
+        let request = Request { number, header };
+        if !cx.shared.endpoints.is_open(target) {
+            self.refuse(cx, request, Refusal::Endpoint);
+            return Ok(None);
+        }
+        let source = header.source_endpoint.get();
+        let remote = cx.shared.peers.remote_of(cx.slot, self, source);
+        let remote = remote.ok_or(FrameError::UnknownSource(source))?;
         // Other operations have none, whatever the frame contains.
         let is_put = matches!(header.kind, frame::KIND_PUT | frame::KIND_PUT_RTS);
         let data = data.filter(|_| is_put);
-        let access = match header.kind {
-            frame::KIND_GET => Access::REMOTE_READ,
-            frame::KIND_ATOMIC if header.flags & FLAG_FETCH != 0 => {
-                Access::REMOTE_ATOMIC | Access::REMOTE_READ
-            }
-            frame::KIND_ATOMIC => Access::REMOTE_ATOMIC,
-            _ if header.flags & FLAG_INVALIDATE != 0 => {
-                Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE
-            }
-            _ => Access::REMOTE_WRITE,
-        };
         let (key, offset, length) = (header.key.get(), header.offset.get(), header.length.get());
-        let target = header.target_endpoint.get();
-        if !self.shared.endpoints.is_open(target) {
-            self.refuse((slot, number), header, Refusal::Endpoint);
-            return Ok(());
-        }
-        let source = header.source_endpoint.get();
-        let session = self.sessions.at_mut(slot as usize);
-        let known = session.and_then(|it| self.shared.peers.remote_of(slot, it, source));
-        let remote = known.ok_or(FrameError::UnknownSource(source))?;
-        let granted = match self.shared.regions.check(engine, key, offset, length, access, now_ns) {
+        let SharedState { regions, peers, .. } = &mut *cx.shared;
+        let granted = regions.check(self.engine, key, offset, length, request.access(), now_ns);
+        let granted = granted.and_then(|granted| match data {
+            Some(_) if !effects.can_report(target) => Err(Refusal::Busy),
+            _ => Ok(granted),
+        });
+        let granted = match granted {
             Ok(granted) => granted,
-            Err(refused) => {
-                self.refuse((slot, number), header, refused);
-                return Ok(());
+            Err(refusal) => {
+                self.refuse(cx, request, refusal);
+                return Ok(None);
             }
         };
-        if data.is_some() && !effects.can_report(target) {
-            self.refuse((slot, number), header, Refusal::Busy);
-            return Ok(());
-        }
-        let Some(peer) = self.shared.peers.id_at(remote) else { return Ok(()) };
+        let peer = peers.id_at(remote);
+        debug_assert!(peer.is_some(), "a source is known");
+        let Some(peer) = peer else { return Ok(None) };
         let arrival = Arrival { peer, context: 0, tag: key, length, data };
-        match header.kind {
-            frame::KIND_PUT => {
-                let start = granted.start + u64::from(planted!(ShiftPut));
-                match effects.put(granted.region, start, operands) {
-                    Ok(()) => {
-                        self.invalidate(header);
-                        let access = Access::REMOTE_WRITE;
-                        effects.accessed(granted.region, access, target, &arrival);
-                        self.answer(slot, header, &[], effects);
-                    }
-                    Err(refusal) => self.refuse((slot, number), header, refusal),
-                }
-            }
+        let done = match header.kind {
+            frame::KIND_PUT => self.place_put(cx, header, granted, &arrival, operands, effects),
             frame::KIND_ATOMIC => {
-                self.apply_atomic((slot, number), header, granted, &arrival, operands, effects)
+                self.apply_atomic(cx, header, granted, &arrival, operands, effects)
             }
-            _ => self.serve((slot, number), header, granted, arrival, operands, effects),
-        }
-        Ok(())
+            _ => self.serve(cx, header, granted, arrival, operands, effects),
+        };
+        Ok(done.unwrap_or_else(|refusal| {
+            self.refuse(cx, request, refusal);
+            None
+        }))
+    }
+
+    fn place_put(
+        &mut self,
+        cx: &mut Cx<'_>,
+        header: &OneSided,
+        granted: Granted,
+        arrival: &Arrival,
+        bytes: &[u8],
+        effects: &mut impl Effects,
+    ) -> Result<Option<LongMatch>, Refusal> {
+        let start = granted.start + u64::from(planted!(ShiftPut));
+        effects.put(granted.region, start, bytes)?;
+        cx.shared.regions.invalidate_by(header);
+        let target = header.target_endpoint.get();
+        effects.accessed(granted.region, Access::REMOTE_WRITE, target, arrival);
+        self.answer(cx, header, &[], effects);
+        Ok(None)
     }
 
     fn apply_atomic(
         &mut self,
-        (slot, number): (u32, u32),
+        cx: &mut Cx<'_>,
         header: &OneSided,
         granted: Granted,
         arrival: &Arrival,
         operands: &[u8],
         effects: &mut impl Effects,
-    ) {
+    ) -> Result<Option<LongMatch>, Refusal> {
         let length = header.length.get() as usize;
         let compared = if header.flags & FLAG_COMPARE != 0 { length } else { 0 };
         let (compare, operands) = operands.split_at(compared.min(operands.len()));
         let mut before = [0; ATOMIC_BYTES_MAX];
         let fetched = if header.flags & FLAG_FETCH != 0 { length } else { 0 };
         let fetched = &mut before[..fetched];
-        if fetched.len() > SHORT_REPLY_BYTES && self.shared.operations.is_full() {
+        if fetched.len() > SHORT_REPLY_BYTES && cx.shared.operations.is_full() {
             // An executed operation cannot be refused.
-            return self.refuse((slot, number), header, Refusal::Busy);
+            return Err(Refusal::Busy);
         }
         let codes = (header.atomic, header.datatype);
         let into = (!fetched.is_empty()).then_some(&mut *fetched);
-        match effects.atomic(granted.region, granted.start, codes, (compare, operands), into) {
-            Ok(()) => {
-                let target = header.target_endpoint.get();
-                effects.accessed(granted.region, Access::REMOTE_ATOMIC, target, arrival);
-                self.answer(slot, header, fetched, effects);
-            }
-            Err(refusal) => self.refuse((slot, number), header, refusal),
-        }
+        effects.atomic(granted.region, granted.start, codes, (compare, operands), into)?;
+        let target = header.target_endpoint.get();
+        effects.accessed(granted.region, Access::REMOTE_ATOMIC, target, arrival);
+        self.answer(cx, header, fetched, effects);
+        Ok(None)
     }
 
-    /// Starts an operation on this engine's memory that does not complete at once.
+    /// Starts an operation on this engine's memory that does not complete at once. Returns a put,
+    /// whose bytes are to be pulled.
     fn serve(
         &mut self,
-        (slot, number): (u32, u32),
+        cx: &mut Cx<'_>,
         header: &OneSided,
         granted: Granted,
         arrival: Arrival,
         source: &[u8],
         effects: &mut impl Effects,
-    ) {
+    ) -> Result<Option<LongMatch>, Refusal> {
+        let SharedState { regions, operations, .. } = &mut *cx.shared;
         let (length, target) = (header.length.get(), header.target_endpoint.get());
         let to = header.operation.get();
         let (remote, state) = (arrival.peer.index() as u32, OperationState::Replying { to });
@@ -156,108 +188,95 @@ impl Core {
             length,
             data: arrival.data,
             role: Role::Target(Some(granted.key)),
-            ..Operation::new(target, slot, remote, state)
+            ..Operation::new(target, cx.slot, remote, state)
         };
-        if !self.shared.regions.begin(granted.key, slot) {
-            return self.refuse((slot, number), header, Refusal::Key);
+        if !regions.begin(granted.key, cx.slot) {
+            return Err(Refusal::Key);
         }
-        let Some(id) = self.shared.operations.insert(operation) else {
-            self.shared.regions.end(granted.key, slot);
-            return self.refuse((slot, number), header, Refusal::Busy);
-        };
         let is_write = header.kind == frame::KIND_PUT_RTS;
-        if let Err(refusal) =
-            effects.bind_region(id, granted.region, granted.start, length, (target, is_write))
-        {
-            self.shared.operations.remove(id);
-            self.shared.regions.end(granted.key, slot);
-            return self.refuse((slot, number), header, refusal);
+        let Some(id) = operations.insert(operation) else {
+            regions.end(granted.key, cx.slot);
+            return Err(Refusal::Busy);
+        };
+        let (region, start) = (granted.region, granted.start);
+        if let Err(refusal) = effects.bind_region(id, region, start, length, (target, is_write)) {
+            operations.remove(id);
+            regions.end(granted.key, cx.slot);
+            return Err(refusal);
         }
-        if is_write {
-            self.invalidate(header);
-        }
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let one_sided = session.one_sided.get_or_insert_default();
+        let one_sided = self.one_sided.get_or_insert_default();
         one_sided.served += 1;
         if is_write {
+            regions.invalidate_by(header);
             let source = CmaSource::of_frame(source);
             let offered = Offered { send_operation: to, hint: Hint::None, first: 0, source };
-            self.pull(id, slot, offered, arrival, effects);
-        } else {
-            one_sided.replies.push_back(id);
-            self.shared.ready.add(slot, Work::Stage);
+            return Ok(Some(LongMatch { id, offered, arrival }));
         }
+        one_sided.replies.push_back(id);
+        cx.add_work(Work::Stage);
+        Ok(None)
     }
 
-    /// Invalidates the key of a put, if requested, for later operations.
-    fn invalidate(&mut self, header: &OneSided) {
-        if header.flags & FLAG_INVALIDATE != 0 {
-            self.shared.regions.revoke(header.key.get());
-        }
-    }
-
-    /// Reports a refusal to the origin, if it waits, or counts it for the flush after frame
-    /// `number`.
-    fn refuse(&mut self, (slot, number): (u32, u32), header: &OneSided, refusal: Refusal) {
-        self.shared.counters.refused_accesses += 1;
-        let operation = header.operation.get();
+    /// Reports a refusal to the origin, if it waits, or counts it for the flush after it.
+    fn refuse(&mut self, cx: &mut Cx<'_>, request: Request<'_>, refusal: Refusal) {
+        cx.shared.counters.refused_accesses += 1;
+        let operation = request.header.operation.get();
         if operation != 0 {
             let reply = ShortReply::new(operation, refusal.code(), &[]);
-            return self.push_control(slot, ControlFrame::Reply(reply));
+            return self.send_control(cx, ControlFrame::Reply(reply));
         }
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let expected = session.expected_frame;
-        let Some(one_sided) = session.one_sided.as_deref_mut() else { return };
-        one_sided.note_refused(number, expected);
+        let one_sided = self.one_sided.get_or_insert_default();
+        one_sided.note_refused(request.number, self.expected_frame);
     }
 
-    /// Completes an operation, and replies if the origin waits.
-    fn answer(&mut self, slot: u32, header: &OneSided, bytes: &[u8], effects: &mut impl Effects) {
+    /// Replies to an operation that is done, if the origin waits.
+    fn answer(
+        &mut self,
+        cx: &mut Cx<'_>,
+        header: &OneSided,
+        bytes: &[u8],
+        effects: &mut impl Effects,
+    ) {
         let to = header.operation.get();
         if to == 0 {
             return;
         }
         if bytes.len() <= SHORT_REPLY_BYTES {
             let reply = ShortReply::new(to, STATUS_DONE, bytes);
-            return self.push_control(slot, ControlFrame::Reply(reply));
+            return self.send_control(cx, ControlFrame::Reply(reply));
         }
         let (endpoint, state) = (header.target_endpoint.get(), OperationState::Replying { to });
         let operation = Operation {
             length: bytes.len() as u64,
             role: Role::Target(None),
-            ..Operation::new(endpoint, slot, NO_REMOTE, state)
+            ..Operation::new(endpoint, cx.slot, NO_REMOTE, state)
         };
-        let Some(id) = self.shared.operations.insert(operation) else {
+        let Some(id) = cx.shared.operations.insert(operation) else {
             debug_assert!(false, "space was checked before execution");
             return;
         };
         effects.keep(id, bytes);
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let one_sided = session.one_sided.get_or_insert_default();
+        let one_sided = self.one_sided.get_or_insert_default();
         one_sided.served += 1;
         one_sided.replies.push_back(id);
-        self.shared.ready.add(slot, Work::Stage);
+        cx.add_work(Work::Stage);
     }
 
-    /// Refuses an operation of a peer whose memory or endpoint was closed before the reply was
-    /// sent.
-    pub(in crate::proto) fn give_up_answer(&mut self, id: Id, refusal: Refusal) {
-        let Some(operation) = self.shared.operations.get(id) else { return };
-        if let &OperationState::Replying { to } = &operation.state {
-            let reply = ShortReply::new(to, refusal.code(), &[]);
-            self.push_control(operation.session, ControlFrame::Reply(reply));
-        }
-    }
-
-    /// Stages the data of a reply.
-    pub(super) fn stage_reply(&mut self, id: Id) -> Staged<'_> {
-        let Some(operation) = self.shared.operations.get(id) else { return Staged::Blocked };
-        let &OperationState::Replying { to } = &operation.state else { return Staged::Blocked };
-        let (slot, length, hint) = (operation.session, operation.length, operation.hint);
-        let Some(session) = self.sessions.at(slot as usize) else { return Staged::Blocked };
-        let (short, whole) = self.whole_max(session, REPLY_HEADER_BYTES);
+    /// Tries to stage the data of reply `id` to operation `to` of the peer.
+    pub(in crate::proto) fn stage_reply<'a>(
+        &mut self,
+        mut cx: Cx<'a>,
+        id: Id,
+        to: u64,
+    ) -> Staged<'a> {
+        let Some(operation) = cx.shared.operations.get(id) else {
+            debug_assert!(false, "what waits has not ended");
+            return Staged::Blocked;
+        };
+        let (length, hint) = (operation.length, operation.hint);
+        let (short, whole) = self.whole_max(&cx.shared.config, REPLY_HEADER_BYTES);
         let is_whole = length <= whole;
-        let has_source = !is_whole && session.offers_source(length);
+        let has_source = !is_whole && self.offers_source(length);
         let payload = match (is_whole, has_source) {
             (true, _) => length as usize,
             (false, true) => CMA_SOURCE_BYTES,
@@ -281,20 +300,21 @@ impl Core {
         const _: () = assert!(REPLY_RTS_BYTES >= REPLY_HEADER_BYTES);
         let header = if is_whole { reply.as_bytes() } else { rts.as_bytes() };
         let is_long = payload as u64 > short;
-        let Some((session, mut cx)) = self.enter(slot) else { return Staged::Blocked };
-        let staged = session.push_one_sided(&mut cx, [header, &[]], payload, hint, is_long);
-        let Some(segment) = staged else { return self.wait_for_room(slot) };
-        if let Some(one_sided) = session.one_sided.as_deref_mut() {
-            one_sided.replies.pop_front();
-        }
-        if is_whole {
-            self.remove_operation(id);
-        } else if let Some(operation) = self.shared.operations.get_mut(id) {
-            operation.state = OperationState::Serving(Serving { has_source, ..Serving::default() });
-        }
-        let Some(segment) = self.shared.pool.get_mut(segment) else {
+        let pool = (&mut cx.shared.pool, cx.slot);
+        let staged = self.push_one_sided(pool, [header, &[]], payload, hint, is_long);
+        let Some(segment) = staged else {
+            // Acknowledgements and sent segments resume it.
+            cx.remove_work(Work::Stage);
             return Staged::Blocked;
         };
+        cx.add_work(Work::Flush);
+        self.one_sided.get_or_insert_default().note_replied(id);
+        if is_whole {
+            self.remove_operation(&mut cx, id);
+        } else if let Some(operation) = cx.shared.operations.get_mut(id) {
+            operation.state = OperationState::Serving(Serving { has_source, ..Serving::default() });
+        }
+        let Some(segment) = cx.shared.pool.get_mut(segment) else { return Staged::Blocked };
         let room = segment.newest(payload);
         match (is_whole, has_source) {
             (true, _) => Staged::Eager { room, completes: true },
@@ -302,9 +322,7 @@ impl Core {
             (false, false) => Staged::Rts { room },
         }
     }
-}
 
-impl Session {
     /// Answers flushes for which all earlier frames have arrived.
     ///
     /// RR-RMA-5.
@@ -324,7 +342,7 @@ impl Session {
     /// them. Returns its segment; `None`: no space now.
     pub(super) fn push_one_sided(
         &mut self,
-        cx: &mut Cx<'_>,
+        (pool, slot): (&mut SegmentPool, u32),
         pieces: [&[u8]; 2],
         payload: usize,
         hint: Hint,
@@ -333,13 +351,11 @@ impl Session {
         let head = pieces[0].len() + pieces[1].len();
         let length = head + payload;
         let segments = self.segments.as_deref_mut()?;
-        let pool = &mut cx.shared.pool;
-        let id = segments.push_for(pool, cx.slot, length, hint, is_long)?;
+        let id = segments.push_for(pool, slot, length, hint, is_long)?;
         let room = pool.get_mut(id)?.push(length);
         let (first, second) = room[..head].split_at_mut(pieces[0].len());
         first.copy_from_slice(pieces[0]);
         second.copy_from_slice(pieces[1]);
-        cx.add_work(Work::Flush);
         Some(id)
     }
 }

@@ -153,7 +153,7 @@ impl Core {
             let (remote, slice_of) = (found.remote, found.slice_of);
             self.remove_operation(operation);
             let ended = cause.ended(self.name_of(remote));
-            self.end_receive(operation, slice_of, ended, effects);
+            self.shared.operations.end_receive(operation, slice_of, ended, effects);
         } else {
             self.continue_pull(operation, effects);
         }
@@ -223,9 +223,10 @@ impl Session {
         }
         self.serve_grant(cx, lane, grant)?;
         while let Some(bulk) = cx.shared.lanes.get_mut(lane)
-            && bulk.early.front().is_some_and(|next| next.chunk.get() == bulk.expected_chunk)
-            && let Some(next) = bulk.early.pop_front()
+            && let Some(&next) = bulk.early.front()
+            && next.chunk.get() == bulk.expected_chunk
         {
+            bulk.early.pop_front();
             self.serve_grant(cx, lane, &next)?;
         }
         Ok(())

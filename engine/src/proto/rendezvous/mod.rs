@@ -291,7 +291,8 @@ impl Core {
         let Some(peer) = self.shared.peers.id_at(operation.remote) else { return };
         let Operation { context, tag, data, slice_of, .. } = operation;
         let arrival = Arrival { peer, context, tag, length: pulling.length, data };
-        self.end_receive(id, slice_of, Ended::Received(arrival), effects);
+        let ended = Ended::Received(arrival);
+        self.shared.operations.end_receive(id, slice_of, ended, effects);
     }
 }
 

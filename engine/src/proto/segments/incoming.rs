@@ -47,7 +47,7 @@ impl Session {
     #[inline(always)]
     fn has_replies_due(&mut self) -> bool {
         !self.is_free_of(Uncommon::REPLIES)
-            || self.one_sided.as_ref().is_some_and(|it| !it.flushes.is_empty())
+            || self.one_sided.as_ref().is_some_and(|it| it.has_flushes())
     }
 
     /// Sends what the peer waits for with the next segment, or alone.
@@ -302,10 +302,13 @@ impl Core {
     ) -> Result<(), FrameError> {
         match envelope {
             EnvelopeHeader::Eager(header, data) => {
-                self.take_eager(slot, header, *data, payload, now_ns, effects)
+                let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+                session.take_eager(&mut cx, header, *data, payload, now_ns, effects)
             }
             EnvelopeHeader::Rts(header, data) => {
-                self.take_rts(slot, header, *data, payload, effects)
+                self.pull_matched(slot, effects, |session, cx, effects| {
+                    session.take_rts(cx, header, *data, payload, effects)
+                })
             }
         }
     }
@@ -334,11 +337,15 @@ impl Core {
             }
             Frame::LaneLost(lost) => self.handle_lane_lost(slot, lost),
             Frame::OneSided(header, data, operands) => {
-                let by = (slot, number);
-                self.handle_one_sided(by, header, *data, operands, now_ns, effects)?;
+                let (request, with) = ((number, *header), (*data, *operands));
+                self.pull_matched(slot, effects, |it, cx, effects| {
+                    it.handle_one_sided(cx, request, with, now_ns, effects)
+                })?;
             }
             Frame::Reply(reply, bytes) => self.handle_reply(slot, reply, bytes, effects)?,
-            Frame::ReplyRts(reply, source) => self.handle_reply_rts(slot, reply, source, effects),
+            Frame::ReplyRts(reply, source) => self.pull_matched(slot, effects, |it, cx, _| {
+                Ok(it.handle_reply_rts(cx, reply, source))
+            })?,
             Frame::ProcessQuery(query) => self.handle_process_query(slot, query, now_ns),
             Frame::ProcessStatus(status) => self.handle_process_status(slot, status)?,
             Frame::Goodbye(goodbye) => {
