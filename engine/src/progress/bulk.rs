@@ -39,7 +39,7 @@ impl Engine {
     pub(super) fn lane_joined(&mut self, key: LaneKey, lane: Id) {
         self.state.roles.insert(key, Role::Bulk { lane, traffic: Late::NONE });
         let now_ns = self.state.now_ns;
-        self.state.core.lane_ready(lane, now_ns);
+        self.state.core.with_lane(lane, |it, cx| it.handle_lane_ready(cx, lane, now_ns));
         self.watch(key, Interest::Readable);
     }
 
@@ -130,7 +130,7 @@ impl Engine {
         let Some(&mut Role::Bulk { lane, .. }) = self.state.roles.get_mut(key) else { return };
         match result {
             Ok(()) => {
-                self.state.core.handle_chunk_sent(lane, now_ns);
+                self.state.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, now_ns));
                 let session = self.state.core.lanes().get(lane).map_or(0, |lane| lane.session);
                 if let (Some((length, since_ns, mode)), Some(zero_copy)) =
                     (sent, self.control(session).zero_copy.as_mut())
@@ -229,12 +229,12 @@ impl Engine {
             let Some(traffic) = self.traffic(key) else { continue };
             let silence = traffic.silence.observe(now_ns, owed, patience);
             let over = silence.filter(|&silence| silence >= patience);
-            let place = self.state.core.lanes().get(lane).map(|bulk| (bulk.session, bulk.path));
-            let Some(place) = place else { continue };
+            let Some(bulk) = self.state.core.lanes().get(lane) else { continue };
+            let (place, number) = ((bulk.session, bulk.path), bulk.number);
             if let Some(lost) = self.find_lost_segments(key, place, owed, over.is_some()) {
                 self.replace_lane(lane, &lost);
             } else if let Some(silence) = over {
-                self.state.core.announce_lane_lost(lane);
+                self.state.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number));
                 let cause = format!("unacknowledged for {} ms", silence.as_millis());
                 self.close_lane(lane, LaneEnd::Failed(&cause));
             }
@@ -242,7 +242,9 @@ impl Engine {
     }
 
     fn patience_with(&self, lane: Id) -> Duration {
-        patience(self.state.config.peer_timeout, self.state.core.has_path_beside(lane))
+        let lane = self.state.core.lane(lane);
+        let has_another = lane.is_some_and(|(it, bulk)| it.rails.has_usable_beside(bulk.path));
+        patience(self.state.config.peer_timeout, has_another)
     }
 
     /// Handles an idle bulk lane that became readable: it was closed, or is out of sync.

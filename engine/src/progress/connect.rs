@@ -140,11 +140,14 @@ impl Engine {
     }
 
     pub(super) fn connect_lane(&mut self, lane: Id) {
-        let Some((remote, rail)) = self.state.core.way_of(lane) else { return };
-        let remote = self.state.paths.scoped(rail, remote);
-        let Some(bulk) = self.state.core.lanes().get(lane) else { return };
-        let segment_bytes = self.segment_limit(bulk.session, bulk.path);
-        self.state.core.limit_segments(lane, segment_bytes);
+        let state = &mut *self.state;
+        let Some((session, bulk)) = state.core.lane(lane) else { return };
+        let Some((remote, rail)) = session.way_of_path(bulk.path) else { return };
+        let remote = state.paths.scoped(rail, remote);
+        let (passing, now_ns) = (state.paths.passing(bulk.session, bulk.path), state.now_ns);
+        let limit =
+            state.core.with_lane(lane, |it, cx| it.limit_segments(cx, lane, passing, now_ns));
+        let segment_bytes = limit.flatten();
         match self.driver.connect(remote, rail, segment_bytes) {
             Ok(key) => {
                 self.set_lane_key(lane, Some(key));
@@ -309,7 +312,7 @@ impl Engine {
             Role::LaneConnecting { lane, .. } | Role::LaneAwaitReply { lane, .. } => {
                 self.set_lane_key(lane, None);
                 if is_unconnected {
-                    self.state.core.doubt_segments_lost(lane);
+                    self.state.core.with_lane(lane, |it, cx| it.doubt_segments_lost(cx, lane));
                 }
                 let state = &mut *self.state;
                 let now_ns = state.now_ns;

@@ -412,7 +412,9 @@ impl Engine {
     fn handle_join(&mut self, key: LaneKey, remote: SocketAddr, hello: &Hello) {
         let state = &mut *self.state;
         let joined = if hello.target.get() == state.core.engine() {
-            state.core.handle_lane_hello(hello, state.now_ns)
+            let now_ns = state.now_ns;
+            let entered = state.core.enter_joined(hello);
+            entered.and_then(|(it, mut cx)| it.handle_lane_hello(&mut cx, hello, now_ns))
         } else {
             Err(HelloStatus::WrongEngine)
         };
@@ -534,8 +536,7 @@ impl Engine {
         reply: &HelloReply,
     ) {
         let state = &*self.state;
-        let bulk = state.core.lanes().get(lane);
-        let session = bulk.and_then(|bulk| state.core.session(bulk.session));
+        let session = state.core.lane(lane).map(|(session, _)| session);
         let Some(keys) = session.and_then(|session| session.keys.as_ref()) else {
             return self.handle_connect_failed(key, "its session is over");
         };
@@ -544,7 +545,7 @@ impl Engine {
             Ok(HelloStatus::Busy) => {
                 self.set_lane_key(lane, None);
                 let now_ns = self.state.now_ns;
-                self.state.core.lane_refused(lane, now_ns);
+                self.state.core.with_lane(lane, |it, cx| it.handle_lane_refused(cx, lane, now_ns));
                 self.state.roles.insert(key, CLOSING);
                 self.driver.close(key, CloseMode::Graceful);
             }

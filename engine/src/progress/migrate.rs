@@ -94,7 +94,7 @@ impl Engine {
     pub(super) fn handle_move(&mut self, key: LaneKey, hello: &Hello) -> Result<(), HelloStatus> {
         let state = &mut *self.state;
         let moved = if hello.target.get() == state.core.engine() {
-            state.core.handle_move_hello(hello)
+            state.core.enter_joined(hello).and_then(|(it, cx)| it.handle_move_hello(&cx, hello))
         } else {
             Err(HelloStatus::WrongEngine)
         };

@@ -12,6 +12,7 @@ use super::silent_peers::Probed;
 use super::traits::{CloseMode, LaneKey};
 use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
 use crate::proto::session::Session;
+use crate::wire::lost::CONTROL_LANE;
 
 /// Checks of peers between two checks of a lane without unacknowledged data: with many sessions
 /// each round checks a share.
@@ -189,7 +190,8 @@ impl Engine {
                 self.ask_all_paths(session);
             }
             Decision::ReportSegmentsLost { bytes } => {
-                state.core.announce_control_segments_lost(session, bytes);
+                let lane = CONTROL_LANE;
+                state.core.with(session, |it, cx| it.announce_segments_lost(cx, lane, bytes));
             }
             Decision::GiveUp(failure) => self.give_up(session, failure),
             Decision::Fail(failure) => {

@@ -25,14 +25,15 @@ impl Engine {
     pub(super) fn segment_limit(&mut self, session: u32, at: u8) -> Option<u16> {
         let state = &mut *self.state;
         let passing = state.paths.passing(session, at);
-        state.core.segment_limit(session, at, passing, state.now_ns)
+        let now_ns = state.now_ns;
+        state.core.with(session, |it, cx| it.segment_limit(&cx, at, passing, now_ns)).flatten()
     }
 
     /// The same of the first connection to a peer. Without datagrams it cannot be replaced, so its
     /// segments are of the usual length from the start.
     pub(super) fn first_segment_limit(&self, rail: u8, remote: std::net::IpAddr) -> Option<u16> {
         let state = &*self.state;
-        let known = state.core.segment_limit_to(rail, remote, state.now_ns);
+        let known = state.core.segment_limits().limit((rail, remote), None, state.now_ns);
         let is_replaceable = state.datagrams.announced.port != 0;
         let is_here = state.locators.iter().any(|own| own.ip() == remote);
         known.or((!is_replaceable && !is_here).then_some(SEGMENT_BYTES_USUAL))
@@ -69,8 +70,8 @@ impl Engine {
     /// A bulk lane is replaced by one with shorter segments, and so are the others of its path.
     pub(super) fn replace_lane(&mut self, lane: Id, lost: &Lost) {
         let Some(bulk) = self.state.core.lanes().get(lane) else { return };
-        let (session, at) = (bulk.session, bulk.path);
-        self.state.core.announce_segments_lost(lane, lost.bytes);
+        let (session, at, number) = (bulk.session, bulk.path, bulk.number);
+        self.state.core.with(session, |it, cx| it.announce_segments_lost(cx, number, lost.bytes));
         self.note_segments_lost(session, at, lost.bytes, Some(lost));
         self.close_lane(lane, LaneEnd::Failed(&lost.cause));
     }
@@ -85,7 +86,9 @@ impl Engine {
         seen: Option<&Lost>,
     ) {
         let state = &mut *self.state;
-        let is_new = state.core.note_segments_lost(session, at, bytes, state.now_ns);
+        let now_ns = state.now_ns;
+        let noted = state.core.with(session, |it, cx| it.note_segments_lost(cx, at, bytes, now_ns));
+        let is_new = noted == Some(true);
         match seen.filter(|_| is_new) {
             Some(Lost { cause, is_sure: true, .. }) => tracing::warn!(
                 "{cause} TCP connections there have shorter packets now; set the same MTU on \

@@ -327,7 +327,9 @@ impl Core {
             Frame::Rail(rail) => {
                 self.with(slot, |it, mut cx| it.handle_rail(&mut cx, rail)).unwrap_or(Ok(()))?;
             }
-            Frame::LaneLost(lost) => self.handle_lane_lost(slot, lost),
+            Frame::LaneLost(lost) => {
+                self.with(slot, |it, mut cx| it.handle_lane_lost(&mut cx, lost));
+            }
             Frame::OneSided(header, data, operands) => {
                 let by = (slot, number);
                 self.handle_one_sided(by, header, *data, operands, now_ns, effects)?;
