@@ -193,7 +193,9 @@ impl Engine {
                     return;
                 }
                 let id = self.next_session_id();
-                let ours = self.state.core.offer_in_hello(session, id);
+                let core = &mut self.state.core;
+                let offered = core.with(session, |it, mut cx| it.offer_in_hello(&mut cx, id));
+                let Some(ours) = offered else { return };
                 let epoch = self.state.core.peers_mut().next_epoch();
                 let Some(known) = self.state.core.session(session) else { return };
                 let target = known.engine;

@@ -209,7 +209,7 @@ impl Engine {
     /// Handles the end of a session's peer process; another one may keep its connections open.
     pub(super) fn handle_process_ended(&mut self, name: u64) {
         let Some(session) = self.state.paths.session_of(name) else { return };
-        self.state.core.note_process_ended(session);
+        self.state.core.with(session, |it, cx| it.note_process_ended(cx));
         self.read_to_end(session);
         self.handle_lane_event(session, LaneEvent::ProcessEnded { observer: None });
     }

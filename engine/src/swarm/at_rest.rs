@@ -256,7 +256,7 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     }
     let sessions = core.sessions().iter();
     let trying = sessions.filter(|(_, session)| is_trying(session.connection.phase())).count();
-    if core.offers_open() > trying + engine.state.handshakes_pending {
+    if core.offers().open() > trying + engine.state.handshakes_pending {
         return fail("windows are kept for sessions that are not being made");
     }
     if (envelopes, bytes) != core.reserved() {

@@ -337,7 +337,10 @@ impl Core {
             Frame::Reply(reply, bytes) => self.handle_reply(slot, reply, bytes, effects)?,
             Frame::ReplyRts(reply, source) => self.handle_reply_rts(slot, reply, source, effects),
             Frame::ProcessQuery(query) => self.handle_process_query(slot, query, now_ns),
-            Frame::ProcessStatus(status) => self.handle_process_status(slot, status)?,
+            Frame::ProcessStatus(status) => {
+                let handled = self.with(slot, |it, cx| it.handle_process_status(cx, status));
+                handled.unwrap_or(Ok(()))?;
+            }
             Frame::Goodbye(goodbye) => {
                 let session = self.sessions.at_mut(slot as usize);
                 if let Some(segments) = session.and_then(|found| found.segments.as_deref_mut()) {
