@@ -48,6 +48,8 @@ impl Run {
                 "{short} and {long} segments, {short_max} and {long_max} are the limits"
             ));
         }
+        core.check();
+        engine.state.paths.check();
         self.check_failures(core)?;
         if core.lanes().len() > core.config().bulk_lanes_max {
             return Err("more bulk lanes than the settings allow".into());
