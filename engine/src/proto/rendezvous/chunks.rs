@@ -240,7 +240,8 @@ impl Session {
         self.serve_grant(cx, lane, grant)?;
         while let Some(bulk) = cx.shared.lanes.get_mut(lane)
             && let expected = bulk.expected_chunk
-            && let Some(next) = bulk.early.pop_front_if(|next| next.chunk.get() == expected)
+            && bulk.early.front().is_some_and(|next| next.chunk.get() == expected)
+            && let Some(next) = bulk.early.pop_front()
         {
             self.serve_grant(cx, lane, &next)?;
         }

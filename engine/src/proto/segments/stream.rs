@@ -33,7 +33,7 @@ impl Session {
     /// segment.
     pub(crate) fn fill_last<'a>(&self, cx: Cx<'a>, payload: &[u8]) -> &'a [u8] {
         let pool = &mut cx.shared.pool;
-        let last = self.segments.as_deref().and_then(|segments| segments.outstanding.last(&pool));
+        let last = self.segments.as_deref().and_then(|segments| segments.outstanding.last(pool));
         let Some(segment) = last.and_then(|id| pool.get_mut(id)) else {
             debug_assert!(false, "a staged message is in a segment");
             return &[];

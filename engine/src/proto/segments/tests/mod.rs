@@ -212,17 +212,13 @@ fn only_completed_unacked_sends_count_as_lost_with_the_session() {
         net.step();
         net.step();
         assert_eq!(
-            net.engines[0].core.session(0).unwrap().may_lose_completed(&net.engines[0].core.pool()),
+            net.engines[0].core.session(0).unwrap().may_lose_completed(net.engines[0].core.pool()),
             expected,
             "case {at}"
         );
         net.settle(20);
         assert!(
-            !net.engines[0]
-                .core
-                .session(0)
-                .unwrap()
-                .may_lose_completed(&net.engines[0].core.pool()),
+            !net.engines[0].core.session(0).unwrap().may_lose_completed(net.engines[0].core.pool()),
             "case {at}"
         );
     }
