@@ -56,6 +56,16 @@ macro_rules! planted {
     }};
 }
 
+/// Returns an option that the engine's own state keeps `Some`: this holds, unless the engine has a
+/// bug. Never for what a peer or the user names.
+macro_rules! debug_assert_some {
+    ($option:expr, $holds:literal) => {{
+        let option = $option;
+        debug_assert!(option.is_some(), $holds);
+        option
+    }};
+}
+
 #[cfg(any(test, feature = "sim"))]
 mod sites;
 #[cfg(any(test, feature = "sim"))]

@@ -107,12 +107,12 @@ impl BulkSockets {
 
     /// Connects a lane.
     pub(super) fn connect(&mut self, lane: Id, cx: &mut LaneCx<'_>) {
-        let bulk = cx.core.lanes().get(lane);
-        let place = bulk.map(|bulk| (bulk.session, bulk.path)).zip(cx.core.way_of(lane));
-        let Some(((session, at), (remote, rail))) = place else { return };
+        let Some((session, bulk)) = cx.core.lane(lane) else { return };
+        let Some((remote, rail)) = session.way_of_path(bulk.path) else { return };
         let remote = cx.paths.scoped(rail, remote);
-        let segment_bytes = cx.segment_limit(session, at);
-        cx.core.limit_segments(lane, segment_bytes);
+        let (passing, now_ns) = (cx.paths.passing(bulk.session, bulk.path), *cx.now_ns);
+        let limit = cx.core.with_lane(lane, |it, cx| it.limit_segments(cx, lane, passing, now_ns));
+        let segment_bytes = limit.flatten();
         match cx.driver.connect(remote, rail, segment_bytes) {
             Ok(key) => {
                 self.set_key(cx.core, lane, Some(key));
@@ -197,7 +197,7 @@ impl BulkSockets {
         let Some(&mut ConnectionRole::Bulk { lane, .. }) = cx.roles.get_mut(key) else { return };
         match result {
             Ok(()) => {
-                cx.core.handle_chunk_sent(lane, now_ns);
+                cx.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, now_ns));
                 let session = cx.core.lanes().get(lane).map_or(0, |lane| lane.session);
                 let zero_copy = self.zero_copy.get_mut(session as usize);
                 if let (Some((length, since_ns, mode)), Some(Some(zero_copy))) = (sent, zero_copy) {
@@ -288,17 +288,19 @@ impl BulkSockets {
                 }
             };
             let now_ns = *cx.now_ns;
-            let patience = patience(cx.config.peer_timeout, cx.core.has_path_beside(lane));
+            let Some((session, bulk)) = cx.core.lane(lane) else { continue };
+            let has_another = session.rails.has_usable_beside(bulk.path);
+            let (place, number) = ((bulk.session, bulk.path), bulk.number);
+            let patience = patience(cx.config.peer_timeout, has_another);
             let silence = traffic.silence.observe(now_ns, owed, patience);
             let over = silence.filter(|&silence| silence >= patience);
-            let place = cx.core.lanes().get(lane).map(|bulk| (bulk.session, bulk.path));
-            let Some(place) = place else { continue };
             if let Some(lost) = cx.find_lost_segments(key, place, owed, over.is_some()) {
-                cx.core.announce_segments_lost(lane, lost.bytes);
+                let bytes = lost.bytes;
+                cx.core.with(place.0, |it, cx| it.announce_segments_lost(cx, number, bytes));
                 cx.note_segments_lost(place, lost.bytes, Some(&lost));
                 self.close(lane, LaneEnd::Failed(&lost.cause), cx);
             } else if let Some(silence) = over {
-                cx.core.announce_lane_lost(lane);
+                cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number));
                 let cause = format!("unacknowledged for {} ms", silence.as_millis());
                 self.close(lane, LaneEnd::Failed(&cause), cx);
             }

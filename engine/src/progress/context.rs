@@ -47,7 +47,8 @@ impl LaneCx<'_> {
     /// Handles a lane that both sides agree on.
     pub(super) fn handle_joined(&mut self, key: LaneKey, lane: Id) {
         self.roles.insert(key, ConnectionRole::Bulk { lane, traffic: Late::NONE });
-        self.core.lane_ready(lane, *self.now_ns);
+        let now_ns = *self.now_ns;
+        self.core.with_lane(lane, |it, cx| it.handle_lane_ready(cx, lane, now_ns));
         self.watch(key, Interest::Readable);
     }
 

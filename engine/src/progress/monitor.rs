@@ -9,6 +9,7 @@ use super::ticks::HEALTH_NS;
 use super::traits::LaneKey;
 use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
 use crate::proto::session::Session;
+use crate::wire::lost::CONTROL_LANE;
 
 /// Maximum reads of the control lane of a process that has ended: a child of it may continue to
 /// write.
@@ -151,7 +152,8 @@ impl Engine {
                 self.setup().lanes.ask_all_paths(session);
             }
             Decision::ReportSegmentsLost { bytes } => {
-                state.core.announce_control_segments_lost(session, bytes);
+                let lane = CONTROL_LANE;
+                state.core.with(session, |it, cx| it.announce_segments_lost(cx, lane, bytes));
             }
             Decision::GiveUp(failure) => self.give_up(session, failure),
             Decision::Fail(failure) => {
@@ -169,7 +171,7 @@ impl Engine {
     /// Handles the end of a session's peer process; another one may keep its connections open.
     pub(super) fn handle_process_ended(&mut self, name: u64) {
         let Some(session) = self.state.paths.session_of(name) else { return };
-        self.state.core.note_process_ended(session);
+        self.state.core.with(session, |it, cx| it.note_process_ended(cx));
         self.read_to_end(session);
         self.handle_lane_event(session, LaneEvent::ProcessEnded { observer: None });
     }

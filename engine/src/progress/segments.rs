@@ -23,7 +23,8 @@ impl LaneCx<'_> {
     /// `None`: as NICs take it.
     pub(super) fn segment_limit(&mut self, session: u32, at: u8) -> Option<u16> {
         let passing = self.paths.passing(session, at);
-        self.core.segment_limit(session, at, passing, *self.now_ns)
+        let now_ns = *self.now_ns;
+        self.core.with(session, |it, cx| it.segment_limit(&cx, at, passing, now_ns)).flatten()
     }
 
     /// Looks whether a connection of a session, on the path at a position, stands still because its
@@ -61,7 +62,9 @@ impl LaneCx<'_> {
         bytes: u16,
         seen: Option<&Lost>,
     ) {
-        let is_new = self.core.note_segments_lost(session, at, bytes, *self.now_ns);
+        let now_ns = *self.now_ns;
+        let noted = self.core.with(session, |it, cx| it.note_segments_lost(cx, at, bytes, now_ns));
+        let is_new = noted == Some(true);
         match seen.filter(|_| is_new) {
             Some(Lost { cause, is_sure: true, .. }) => tracing::warn!(
                 "{cause} TCP connections there have shorter packets now; set the same MTU on \

@@ -115,7 +115,8 @@ impl SetupCx<'_> {
     /// Returns the longest segment of the first connection to a peer. Without datagrams it cannot
     /// be replaced, so its segments are of the usual length from the start.
     fn first_segment_limit(&self, rail: u8, remote: std::net::IpAddr) -> Option<u16> {
-        let known = self.lanes.core.segment_limit_to(rail, remote, *self.lanes.now_ns);
+        let limits = self.lanes.core.segment_limits();
+        let known = limits.limit((rail, remote), None, *self.lanes.now_ns);
         let is_replaceable = self.announced.port != 0;
         let is_here = self.rails.has_address(remote);
         known.or((!is_replaceable && !is_here).then_some(SEGMENT_BYTES_USUAL))
@@ -182,7 +183,7 @@ impl SetupCx<'_> {
             | ConnectionRole::LaneAwaitReply { lane, .. } => {
                 self.bulk.set_key(cx.core, lane, None);
                 if is_unconnected {
-                    cx.core.doubt_segments_lost(lane);
+                    cx.core.with_lane(lane, |it, cx| it.doubt_segments_lost(cx, lane));
                 }
                 cx.lane_lost(lane, true, cause);
             }

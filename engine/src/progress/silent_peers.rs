@@ -49,7 +49,8 @@ impl Engine {
         let now_ns = state.now_ns;
         while let Some(sessions) = state.engine_questions.probed.pop(now_ns) {
             for session in sessions {
-                state.core.check_answer(session, now_ns, state.paths.of_mut(session));
+                let paths = state.paths.of_mut(session);
+                state.core.with(session, |it, cx| it.check_answer(cx, now_ns, paths));
             }
         }
         // Each is due later after this; others have the next turn.

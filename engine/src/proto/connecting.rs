@@ -39,6 +39,17 @@ impl Session {
         }
     }
 
+    /// Connects, if it is not connected, nor about to be.
+    pub(super) fn want_connection(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
+        if self.connection.want(now_ns) == Step::Connect {
+            // All deadlines of a connection follow from a first attempt.
+            if !std::mem::replace(&mut self.is_timed, true) {
+                cx.shared.timed.push(cx.slot);
+            }
+            cx.act(Action::Connect { session: cx.slot });
+        }
+    }
+
     /// Starts what both sides have authenticated.
     fn begin(&mut self, mut cx: Cx<'_>, ours: Limits, theirs: Limits, keys: SessionKeys) {
         self.establish(ours, theirs, Some(keys), cx.shared.config.advised_from());
@@ -58,38 +69,28 @@ impl Session {
         }
         self.connection.handle_timeout(now_ns)
     }
-
-    /// Connects the session if it is not.
-    pub(super) fn want_connection(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
-        if self.connection.want(now_ns) == Step::Connect {
-            // All deadlines of a connection follow from a first attempt.
-            if !self.is_timed {
-                self.is_timed = true;
-                cx.shared.timed.push(cx.slot);
-            }
-            cx.act(Action::Connect { session: cx.slot });
-        }
-    }
 }
 
 impl Core {
     /// Connects a session on the user's request, whatever the state of the last one. Returns the
     /// failure to report to the user.
     pub(crate) fn connect(&mut self, session: u32, now_ns: u64) -> Option<PeerFailure> {
-        let known = self.sessions.at_mut(session as usize)?;
+        let entered = debug_assert_some!(self.enter(session), "the session of a peer exists");
+        let (known, mut cx) = entered?;
         let unreported = known.unreported.take();
         if known.is_leaving && known.is_connected() {
             known.sequel = Sequel::Connect;
         } else {
             known.reset_failure();
-            self.want_connection(session, now_ns);
+            known.want_connection(&mut cx, now_ns);
         }
         unreported.map(|failure| *failure)
     }
 
     /// Connects a session if it is not (on a user's request, or for waiting sends).
     pub(crate) fn want_connection(&mut self, session: u32, now_ns: u64) {
-        self.with(session, |it, mut cx| it.want_connection(&mut cx, now_ns));
+        let wanted = self.with(session, |it, mut cx| it.want_connection(&mut cx, now_ns));
+        debug_assert!(wanted.is_some(), "a session that is to be connected exists");
     }
 
     /// Sends a goodbye on a session; the loop closes the lane once that is sent.
@@ -138,9 +139,13 @@ impl Core {
             if let Some(step) = self.with(slot, |it, cx| it.handle_timeout(cx, now_ns)) {
                 self.apply(slot, step, effects);
             }
-            let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
-            session.is_timed = session.connection.deadline_ns().is_some();
-            session.is_timed
+            let session = self.sessions.at_mut(slot as usize);
+            let session = debug_assert_some!(session, "a session with a deadline exists");
+            session.is_some_and(|session| {
+                debug_assert!(session.is_timed, "a session in the list is marked");
+                session.is_timed = session.connection.deadline_ns().is_some();
+                session.is_timed
+            })
         });
         timed.append(&mut self.shared.timed);
         self.shared.timed = timed;

@@ -259,6 +259,10 @@ impl Connection {
     }
 
     fn attempt(&mut self, now_ns: u64) -> Step {
+        debug_assert!(
+            matches!(self.phase, Phase::Closed | Phase::Backoff),
+            "no other attempt is under way"
+        );
         self.attempts += u32::from(self.tried == 0);
         (self.is_reached, self.way) = (false, None);
         self.phase = Phase::Connecting;
@@ -325,6 +329,10 @@ impl Connection {
             if let Some(way) = self.way.as_deref().filter(|_| self.ways > 1) {
                 self.round.ends.push((*way, failure.clone()));
             }
+            debug_assert!(
+                self.round.ends.len() <= usize::from(self.tried),
+                "each attempt of a round has one end"
+            );
             if self.tried < self.ways {
                 // Another way needs no pause.
                 (self.phase, self.deadline_ns) = (Phase::Backoff, Some(now_ns));
@@ -435,11 +443,13 @@ impl Connection {
         let before = self.answered();
         (self.due, self.due_epoch) = (self.due + 1, before.max(epoch));
         self.crossing += u32::from(self.is_answer(answered));
+        debug_assert!(self.crossing <= self.due, "hellos that cross are expected to be proved");
         self.peer_wins = peer_wins;
     }
 
     /// Notes that the proof that [`Self::expect_peer`] announced has arrived or will not arrive.
     pub(crate) fn forget_peer(&mut self, answered: u32) {
+        debug_assert!(self.due > 0, "it was expected");
         self.due = self.due.saturating_sub(1);
         self.crossing = self.crossing.saturating_sub(u32::from(self.is_answer(answered)));
     }
@@ -489,6 +499,7 @@ impl Connection {
                 self.handle_attempt_failed(now_ns, "the peer's own connection did not arrive")
             }
             Phase::Closed | Phase::Connected | Phase::Failed => {
+                debug_assert!(false, "nothing is waited for, and a deadline has expired");
                 self.deadline_ns = None;
                 Step::Nothing
             }

@@ -81,6 +81,7 @@ impl ReceiveCredit {
     pub(crate) fn grow(&mut self, more: u32) {
         debug_assert!(self.window <= WINDOW_MAX - more, "windows stay far from the wrap");
         self.window += more;
+        debug_assert!(self.held() <= self.window, "no more is held than was given");
     }
 
     /// Gives up what the window has grown by beyond `least`, as far as the peer has no credit of
@@ -88,7 +89,9 @@ impl ReceiveCredit {
     /// make it grow and shrink by turns. Returns how much that is.
     pub(crate) fn shrink(&mut self, least: u32) -> u32 {
         let peer_credit = self.announced.wrapping_sub(self.consumed);
+        debug_assert!(peer_credit <= self.window, "the peer has no credit beyond the window");
         let window = peer_credit.max(2 * self.held()).max(least).min(self.window);
+        debug_assert!(self.held() <= window, "what is held stays within the window");
         std::mem::replace(&mut self.window, window) - window
     }
 
@@ -118,6 +121,7 @@ impl ReceiveCredit {
     /// Consumes a received amount; its credit returns with the next segment.
     #[inline]
     pub(crate) fn consume(&mut self, amount: u32) {
+        debug_assert!(amount <= self.held(), "no more is consumed than has arrived");
         self.consumed = self.consumed.wrapping_add(amount);
     }
 
@@ -132,8 +136,13 @@ impl ReceiveCredit {
     /// Returns the limit to announce now.
     #[inline]
     pub(crate) fn announce(&mut self) -> u32 {
-        self.announced = self.consumed.wrapping_add(self.window);
-        self.announced
+        let limit = self.consumed.wrapping_add(self.window);
+        debug_assert!(
+            limit.wrapping_sub(self.announced) <= u32::MAX / 2,
+            "announced limits never decrease"
+        );
+        self.announced = limit;
+        limit
     }
 
     /// Returns whether enough credit was freed to announce it without waiting for other traffic:

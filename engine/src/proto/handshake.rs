@@ -254,6 +254,7 @@ pub(crate) struct JoinWindow {
 impl JoinWindow {
     /// Marks a number as used. Returns `false` if it was used before, or is too old to be checked.
     pub(crate) fn use_up(&mut self, number: u32) -> bool {
+        debug_assert!(self.next == 0 || self.used & 1 == 1, "the highest number was used");
         let number = u64::from(number);
         if number >= self.next {
             let ahead = number + 1 - self.next;

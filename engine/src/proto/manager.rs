@@ -230,7 +230,9 @@ impl Manager {
     pub(crate) fn take_request(&mut self, endpoint: u16, request: Id) -> Option<Request> {
         self.requests.get(request).filter(|request| request.ends.0 == endpoint)?;
         let taken = self.requests.remove(request)?;
-        if let Some(listener) = self.listeners.get_mut(&endpoint) {
+        let listener = self.listeners.get_mut(&endpoint);
+        if let Some(listener) = debug_assert_some!(listener, "requests end with their listener") {
+            debug_assert!(listener.waiting > 0, "the request was counted");
             listener.waiting -= 1;
         }
         Some(taken)
@@ -283,6 +285,7 @@ impl Manager {
     /// has ended.
     pub(crate) fn granted(&mut self, link: Id, peer: Id) -> Option<u16> {
         let known = self.links.get_mut(link)?;
+        debug_assert!(matches!(known.state, State::Asked(_)), "it is accepted once");
         (known.ends.1, known.state) = (peer, State::Open);
         let (ends, theirs) = (known.ends, known.theirs);
         self.send(ends, message(header(KIND_CONFIRM, link.to_u64(), theirs), &[]));
@@ -291,10 +294,9 @@ impl Manager {
 
     /// Shuts a connection of an endpoint down. Returns `false` if it does not exist any more.
     pub(crate) fn shut_down(&mut self, endpoint: u16, link: Id) -> bool {
-        if self.links.get(link).is_none_or(|known| known.ends.0 != endpoint) {
-            return false;
-        }
-        let Some(known) = self.links.remove(link) else { return false };
+        let is_its = self.links.get(link).is_some_and(|known| known.ends.0 == endpoint);
+        let known = is_its.then(|| self.links.remove(link)).flatten();
+        let Some(known) = known else { return false };
         let kind = match known.state {
             State::Asked(_) => KIND_WITHDRAW,
             State::Accepted(_) | State::Open => KIND_SHUT_DOWN,
@@ -313,9 +315,8 @@ impl Manager {
 
     /// Ends the connections with a peer that is about to be removed.
     pub(crate) fn remove_peer(&mut self, peer: Id) {
-        for link in ids(&self.links, |link| link.ends.1 == peer) {
-            let endpoint = self.links.get(link).map(|link| link.ends.0);
-            endpoint.map(|endpoint| self.shut_down(endpoint, link));
+        for (link, endpoint) in links(&self.links, |link| link.ends.1 == peer) {
+            self.shut_down(endpoint, link);
         }
         self.end_of_peers(|other| other == peer, &PeerFailure::Removed);
     }
@@ -347,11 +348,10 @@ impl Manager {
             KIND_ACCEPT => {
                 let address = header.address;
                 let is_asked = |link: &&Link| matches!(link.state, State::Asked(_));
-                match self.links.get(own).filter(of_peer).filter(is_asked) {
-                    Some(_) => {
-                        if let Some(link) = self.links.get_mut(own) {
-                            link.theirs = theirs;
-                        }
+                let link = self.links.get_mut(own).filter(|link| of_peer(&&**link));
+                match link.filter(|link| is_asked(&&**link)) {
+                    Some(link) => {
+                        link.theirs = theirs;
                         let data = data.into();
                         self.outputs.push_back(Output::Granted { link: own, address, data });
                     }
@@ -422,6 +422,7 @@ impl Manager {
             return self.refuse(ends, theirs, Reason::Busy, &[]);
         };
         listener.waiting += 1;
+        debug_assert!(listener.waiting <= listener.backlog, "others are refused");
         self.next_ns = self.next_ns.min(deadline_ns);
         self.outputs.push_back(Output::Asked { ends, request, data: data.into() });
     }
@@ -439,11 +440,10 @@ impl Manager {
         for request in ids(&self.requests, |request| is_hit(request.ends.1)) {
             self.end_request(request, End::Peer(failure.clone()));
         }
-        for link in ids(&self.links, |link| is_hit(link.ends.1)) {
-            if let Some(Link { ends: (endpoint, _), .. }) = self.links.remove(link) {
-                let end = End::Peer(failure.clone());
-                self.outputs.push_back(Output::Ended { endpoint, link, end });
-            }
+        for (link, endpoint) in links(&self.links, |link| is_hit(link.ends.1)) {
+            self.links.remove(link);
+            let end = End::Peer(failure.clone());
+            self.outputs.push_back(Output::Ended { endpoint, link, end });
         }
     }
 
@@ -462,15 +462,21 @@ impl Manager {
             State::Open => None,
         };
         let is_late = |link: &Link| deadline_of(link).is_some_and(|until_ns| until_ns <= now_ns);
-        for link in ids(&self.links, is_late) {
-            let Some(endpoint) = self.links.get(link).map(|link| link.ends.0) else { continue };
-            self.shut_down(endpoint, link);
+        for (link, endpoint) in links(&self.links, is_late) {
+            let is_ended = self.shut_down(endpoint, link);
+            debug_assert!(is_ended, "a connection ends once");
             self.outputs.push_back(Output::Ended { endpoint, link, end: End::TimedOut });
         }
         let requests = self.requests.iter().map(|(_, request)| request.deadline_ns);
         let links = self.links.iter().filter_map(|(_, link)| deadline_of(link));
         self.next_ns = requests.chain(links).min().unwrap_or(u64::MAX);
     }
+}
+
+/// Returns the connections that `is_hit` selects, and their endpoints.
+fn links(table: &Table<Link>, is_hit: impl Fn(&Link) -> bool) -> Vec<(Id, u16)> {
+    let hit = table.iter().filter(|(_, link)| is_hit(link));
+    hit.map(|(id, link)| (id, link.ends.0)).collect()
 }
 
 fn ids<T>(table: &Table<T>, is_hit: impl Fn(&T) -> bool) -> Vec<Id> {

@@ -14,6 +14,8 @@ mod claims;
 mod config;
 mod connecting;
 pub(crate) mod connection;
+#[cfg(any(test, feature = "sim"))]
+mod consistency;
 pub(crate) mod context;
 mod control_frame;
 pub(crate) mod control_lane;

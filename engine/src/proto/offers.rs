@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use super::core::{Config, Core, ENVELOPES_MIN};
 use super::credit::{ReceiveCredit, WINDOW_MAX};
 use super::session::{Limits, Session};
-use crate::proto::context::Cx;
+use crate::proto::context::{Cx, SharedState};
 use crate::proto::ready::Work;
 
 /// The window offered to one engine.
@@ -22,7 +22,7 @@ struct Offer {
 
 /// Totals of windows, and announced ones; see the module.
 #[derive(Debug, Default)]
-pub(super) struct Offers {
+pub(crate) struct Offers {
     /// Envelopes and bytes of the windows of sessions, and of unexpected messages of closed ones.
     reserved_envelopes: u64,
     reserved_bytes: u64,
@@ -102,6 +102,10 @@ impl Offers {
 
     /// Releases windows, or parts of them: so many envelopes, and bytes.
     pub(super) fn release(&mut self, envelopes: u64, bytes: u64) {
+        debug_assert!(
+            envelopes <= self.reserved_envelopes && bytes <= self.reserved_bytes,
+            "only reserved windows are released"
+        );
         self.reserved_envelopes -= envelopes;
         self.reserved_bytes -= bytes;
     }
@@ -174,6 +178,10 @@ impl Offers {
         self.envelopes -= u64::from(offer.limits.envelope_limit);
         self.bytes -= u64::from(offer.limits.byte_limit);
         self.by_engine.remove(&engine);
+        debug_assert!(
+            !self.by_engine.is_empty() || (self.envelopes, self.bytes) == (0, 0),
+            "the totals are those of the offers"
+        );
         true
     }
 
@@ -197,6 +205,10 @@ fn extend(credit: &mut ReceiveCredit, total: u64, taken: u64, least: u32) -> u32
     let share = (total / SHARE).max(1).saturating_sub(window.into());
     let room = u64::from(WINDOW_MAX.saturating_sub(window).min(window.max(least)));
     let more = free.min(share).min(room) as u32;
+    debug_assert!(
+        more == 0 || taken + u64::from(more) <= total,
+        "windows grow within the limit of all"
+    );
     credit.grow(more);
     more
 }
@@ -230,6 +242,32 @@ impl Session {
         envelopes + bytes > 0
     }
 
+    /// Returns the limits to announce in this engine's hello to the peer. They are reserved during
+    /// all attempts to connect.
+    ///
+    /// RR-CREDIT-4.
+    pub(crate) fn offer_in_hello(&mut self, cx: &mut Cx<'_>, id: u64) -> Limits {
+        let SharedState { offers, config, .. } = &mut *cx.shared;
+        let limits = offers.make(config, self.engine, id);
+        if std::mem::replace(&mut self.has_offer, true) {
+            let is_over = offers.end(self.engine);
+            debug_assert!(!is_over, "the offer goes on with this hello");
+        }
+        limits
+    }
+
+    /// Ends the own offer of the session, which is connected, or stops trying. Returns whether
+    /// something is free with that.
+    fn end_own_offer(&mut self, cx: &mut Cx<'_>) -> bool {
+        let has_offer = std::mem::take(&mut self.has_offer);
+        let offers = &mut cx.shared.offers;
+        debug_assert!(
+            !has_offer || offers.by_engine.contains_key(&self.engine) || planted!(ForgetOffers),
+            "an offer stays until it ends"
+        );
+        has_offer && offers.end(self.engine)
+    }
+
     /// Notes the windows of the session, which begins: what others return may extend them.
     pub(super) fn note_windows(&self, cx: &mut Cx<'_>) {
         if is_low(&self.envelopes) || is_low(&self.bytes) {
@@ -247,41 +285,18 @@ fn least_windows(config: &Config) -> (u32, u32) {
 
 impl Core {
     /// Returns the limits to announce to an engine in a hello or a reply, for a session with id
-    /// `id`. They are reserved until [`Self::end_offer`], once for each call of this.
+    /// `id`. They are reserved until the connection becomes a session, or fails: once for each call
+    /// of this ([`Self::admit_peer`], [`Self::withdraw`]).
     ///
     /// RR-CREDIT-4.
     pub(crate) fn offer_to(&mut self, engine: u64, id: u64) -> Limits {
         self.shared.offers.make(&self.shared.config, engine, id)
     }
 
-    /// Ends the offer of a connection that became a session, or failed.
-    pub(crate) fn end_offer(&mut self, engine: u64) {
-        if self.shared.offers.end(engine) {
-            self.extend_others();
-        }
-    }
-
-    /// Returns the limits to announce in this engine's hello to the peer of a session. They are
-    /// reserved during all attempts of the session to connect.
-    ///
-    /// RR-CREDIT-4.
-    pub(crate) fn offer_in_hello(&mut self, session: u32, id: u64) -> Limits {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return self.offer(id) };
-        let engine = known.engine;
-        let has_offer = std::mem::replace(&mut known.has_offer, true);
-        let limits = self.offer_to(engine, id);
-        if has_offer {
-            self.end_offer(engine);
-        }
-        limits
-    }
-
     /// Ends the own offer of a session that is connected, or stops trying.
     pub(super) fn end_own_offer(&mut self, session: u32) {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        if std::mem::take(&mut known.has_offer) {
-            let engine = known.engine;
-            self.end_offer(engine);
+        if self.with(session, |it, mut cx| it.end_own_offer(&mut cx)) == Some(true) {
+            self.extend_others();
         }
     }
 
@@ -324,21 +339,43 @@ impl Core {
             }
         }
         // Those of the visited that still are low have been noted again, and come first.
-        self.shared.offers.has_met_bound |= visited < low.len();
-        low.splice(..visited, self.shared.offers.low.drain(..));
-        self.shared.offers.low = low;
+        let offers = &mut self.shared.offers;
+        offers.has_met_bound |= visited < low.len();
+        let ends = offers.low.last().zip(low.get(visited));
+        debug_assert!(ends.is_none_or(|(last, next)| last < next), "the list is in order");
+        low.splice(..visited, offers.low.drain(..));
+        offers.low = low;
     }
 
-    /// Returns the sessions that [`Self::extend_others`] visits.
-    #[cfg(test)]
-    pub(super) fn sessions_with_low_windows(&self) -> &[u32] {
-        &self.shared.offers.low
-    }
-
-    /// Returns the number of engines with an offer and no session yet.
+    /// Returns the totals of windows, and announced ones.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn offers_open(&self) -> usize {
-        self.shared.offers.by_engine.len()
+    pub(crate) fn offers(&self) -> &Offers {
+        &self.shared.offers
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl Offers {
+    /// Returns the number of engines with an offer and no session yet.
+    pub(crate) fn open(&self) -> usize {
+        self.by_engine.len()
+    }
+
+    /// Returns the sessions that [`Core::extend_others`] visits.
+    #[cfg(test)]
+    pub(super) fn low(&self) -> &[u32] {
+        &self.low
+    }
+
+    /// Checks that the totals are the sums of the offers, and that no session is listed twice.
+    pub(crate) fn check(&self) {
+        let sum = self.by_engine.values().fold((0, 0), |(envelopes, bytes), offer| {
+            let Limits { envelope_limit, byte_limit, .. } = offer.limits;
+            (envelopes + u64::from(envelope_limit), bytes + u64::from(byte_limit))
+        });
+        assert_eq!(sum, (self.envelopes, self.bytes), "the totals are those of the offers");
+        assert!(self.by_engine.values().all(|offer| offer.holders > 0), "each offer is held");
+        assert!(self.low.is_sorted_by(|one, other| one < other), "each session is there once");
     }
 }
 
@@ -353,12 +390,12 @@ mod tests {
         let mut core = Core::new(1, Config { unexpected_bytes: 8000, ..config });
         let sum: u32 = (2..50).map(|engine| core.offer_to(engine, engine).byte_limit).sum();
         assert!(sum <= 8000, "{sum}");
-        assert_eq!(core.offers_open(), 48);
+        assert_eq!(core.offers().open(), 48);
         for engine in 2..50 {
-            core.end_offer(engine);
+            core.shared.offers.end(engine);
         }
         assert_eq!(
-            (core.offers_open(), core.shared.offers.bytes, core.shared.offers.envelopes),
+            (core.offers().open(), core.shared.offers.bytes, core.shared.offers.envelopes),
             (0, 0, 0)
         );
     }
@@ -395,10 +432,10 @@ mod tests {
         let again = core.offer_to(2, 11);
         assert_eq!((first.byte_limit, again.session), (again.byte_limit, 11));
         assert_eq!(core.shared.offers.bytes, taken);
-        core.end_offer(2);
+        core.shared.offers.end(2);
         assert_eq!(core.shared.offers.bytes, taken, "one connection is still in progress");
-        core.end_offer(2);
-        core.end_offer(2);
+        core.shared.offers.end(2);
+        core.shared.offers.end(2);
         assert_eq!(core.shared.offers.bytes, 0);
     }
 }

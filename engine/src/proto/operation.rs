@@ -286,6 +286,20 @@ impl Pulling {
         }
     }
 
+    /// Notes bytes in place.
+    pub(super) fn note_arrived(&mut self, bytes: u64) {
+        self.arrived += bytes;
+        debug_assert!(self.arrived <= self.wanted, "no more is in place than is wanted");
+    }
+
+    /// Grants the next bytes. Returns their offset.
+    pub(super) fn grant(&mut self, bytes: u64) -> u64 {
+        debug_assert!(bytes > 0 && bytes <= self.wanted - self.granted, "it is not granted yet");
+        let offset = self.granted;
+        self.granted += bytes;
+        offset
+    }
+
     /// Returns whether the rest goes by a ring now: all that was granted by lanes has come, so that
     /// nothing but pieces writes to its memory.
     ///

@@ -104,6 +104,15 @@ impl Operations {
         }
     }
 
+    /// Returns the slot of the session that a receive pulls its message from, and its state.
+    pub(super) fn pulled(&mut self, id: Id) -> Option<(u32, &mut Pulling)> {
+        let found = self.get_mut(id)?;
+        match &mut found.state {
+            OperationState::Pulling(pulling) => Some((found.session, pulling)),
+            _ => None,
+        }
+    }
+
     /// Returns the state of a send that serves the session in `slot`, the length of its message and
     /// its hint. `None`: it has ended.
     pub(super) fn serving(&mut self, slot: u32, id: Id) -> Option<(&mut Serving, u64, Hint)> {

@@ -16,6 +16,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::context::Cx;
 use super::control_lane::Decision;
 use super::core::{Action, Core};
 use super::late::Hashing;
@@ -109,6 +110,7 @@ impl Processes {
             self.ended.pop_front();
         }
         self.ended.push_back(engine);
+        debug_assert!(self.ended.len() <= ENDED_MAX, "the oldest ones are forgotten");
     }
 
     // ---- The engine with a silent peer ----
@@ -168,6 +170,11 @@ impl Processes {
             observer: None,
             next_slot: 0,
         });
+        debug_assert_eq!(
+            self.position_of(slot),
+            Some(self.silent.len() - 1),
+            "a peer is silent once"
+        );
     }
 
     /// Judges a silent peer, which is probed again. Returns whether other engines are asked about
@@ -195,9 +202,10 @@ impl Processes {
     /// Chooses engines of a silent peer's host to be asked about its process: the one that observes
     /// it, and others in turn. Returns their sessions.
     fn choose_asked(&mut self, slot: u32, sessions: &Table<Session>, now_ns: u64) -> Vec<u32> {
-        let peer = self.position_of(slot).map(|index| &self.silent[index]);
-        let session = sessions.at(slot as usize);
-        let Some((peer, session)) = peer.zip(session) else { return Vec::new() };
+        let known = self.position_of(slot).zip(sessions.at(slot as usize));
+        let known = debug_assert_some!(known, "a judged peer is silent, and has a session");
+        let Some((index, session)) = known else { return Vec::new() };
+        let peer = &self.silent[index];
         let slots = sessions.slots() as u32;
         let first = if peer.next_slot < slots { peer.next_slot } else { 0 };
         let as_asked = |slot: u32| {
@@ -219,25 +227,30 @@ impl Processes {
                 break;
             }
         }
+        debug_assert!(asked.len() <= ASKED_MAX, "some are asked at a time");
+        debug_assert!(asked.iter().all(|&(it, _)| it != slot), "no peer is asked about itself");
         let chosen = asked.iter().map(|&(slot, _)| slot).collect();
         let is_searching = asked.is_empty() && searched < slots;
-        if let Some(peer) = self.silent.iter_mut().find(|peer| peer.slot == slot) {
-            if !is_searching {
-                peer.due_ns = now_ns + peer.pause_ns;
-                // The one that observes the process will know.
-                let pause_ns = if observer.is_some() { PAUSE_MIN_NS } else { 2 * peer.pause_ns };
-                peer.pause_ns = pause_ns.min(PAUSE_MAX_NS);
-            }
-            (peer.asked, peer.observer, peer.next_slot) = (asked, observer, next_slot);
+        let peer = &mut self.silent[index];
+        if !is_searching {
+            peer.due_ns = now_ns + peer.pause_ns;
+            // The one that observes the process will know.
+            let pause_ns = if observer.is_some() { PAUSE_MIN_NS } else { 2 * peer.pause_ns };
+            peer.pause_ns = pause_ns.min(PAUSE_MAX_NS);
         }
+        (peer.asked, peer.observer, peer.next_slot) = (asked, observer, next_slot);
         chosen
     }
 
-    /// Handles the answer of a session that was asked about a silent peer. Returns the slot and the
-    /// id of the peer's session if its process has ended.
-    fn handle_status(&mut self, from: Asked, engine: u64, status: u8) -> Option<Asked> {
+    /// Returns the position of the silent peer about whose engine a session was asked last.
+    fn position_asked(&self, from: Asked, engine: u64) -> Option<usize> {
         let is_it = |peer: &SilentPeer| peer.engine == engine && peer.asked.contains(&from);
-        let index = self.silent.iter().position(is_it)?;
+        self.silent.iter().position(is_it)
+    }
+
+    /// Handles the answer of a session that was asked about the silent peer at `index`. Returns the
+    /// slot and the id of the peer's session if its process has ended.
+    fn handle_status(&mut self, index: usize, from: Asked, status: u8) -> Option<Asked> {
         match status {
             RUNNING => self.silent[index].observer = Some(from),
             ENDED => {
@@ -276,19 +289,53 @@ impl Session {
     fn is_observed(&self) -> bool {
         self.is_connected() && self.segments.as_deref().is_some_and(|it| it.has_ring())
     }
-}
 
-impl Core {
-    /// Notes that this host's kernel has reported the end of the process of a session's peer.
+    /// Notes that this host's kernel has reported the end of the peer's process.
     ///
     /// RR-END-8.
-    pub(crate) fn note_process_ended(&mut self, slot: u32) {
-        let engine = self.sessions.at(slot as usize).map(|session| session.engine);
-        if let Some(engine) = engine.filter(|&engine| engine != 0) {
-            self.shared.processes.note_ended(engine);
+    pub(crate) fn note_process_ended(&self, cx: Cx<'_>) {
+        if self.engine != 0 {
+            cx.shared.processes.note_ended(self.engine);
         }
     }
 
+    /// Checks whether the peer's engine has answered a probe; if not it is probed from now on, and
+    /// other engines are asked.
+    ///
+    /// RR-END-8.
+    pub(crate) fn check_answer(&self, cx: Cx<'_>, now_ns: u64, paths: &mut Paths) {
+        if let Some(since_ns) = self.silent_since_ns(paths) {
+            cx.shared.processes.note_silent(cx.slot, self, since_ns, now_ns);
+        }
+    }
+
+    /// Handles an answer about a silent peer. One that was not asked for, or comes after the peer
+    /// has answered, has no effect.
+    ///
+    /// RR-END-8.
+    pub(super) fn handle_process_status(
+        &self,
+        mut cx: Cx<'_>,
+        status: &ProcessStatus,
+    ) -> Result<(), FrameError> {
+        let (engine, status) = (status.engine.get(), status.status);
+        if !matches!(status, UNKNOWN | RUNNING | ENDED) {
+            return Err(FrameError::BadProcessStatus(status));
+        }
+        let (from, processes) = ((cx.slot, self.id), &mut cx.shared.processes);
+        let Some(index) = processes.position_asked(from, engine) else {
+            cx.shared.counters.stale_frames += 1;
+            return Ok(());
+        };
+        if let Some((session, session_id)) = processes.handle_status(index, from, status) {
+            let observer = self.locators.first();
+            cx.act(Action::ProcessEnded { session, session_id, observer });
+        }
+        Ok(())
+    }
+}
+
+impl Core {
     /// Answers the question of a peer, within limits.
     ///
     /// RR-END-8.
@@ -308,18 +355,6 @@ impl Core {
             UNKNOWN
         };
         self.push_control(slot, ControlFrame::process_status(engine, status));
-    }
-
-    /// Checks whether the engine of a session's peer has answered a probe; if not it is probed from
-    /// now on, and other engines are asked.
-    ///
-    /// RR-END-8.
-    pub(crate) fn check_answer(&mut self, slot: u32, now_ns: u64, paths: &mut Paths) {
-        if let Some(session) = self.sessions.at(slot as usize)
-            && let Some(since_ns) = session.silent_since_ns(paths)
-        {
-            self.shared.processes.note_silent(slot, session, since_ns, now_ns);
-        }
     }
 
     /// Judges a silent peer: it is probed, and asked about when it is silent for long enough; or it
@@ -343,28 +378,6 @@ impl Core {
             }
         }
         Decision::AskForAnswer
-    }
-
-    /// Handles an answer about a silent peer. One that was not asked for, or comes after the peer
-    /// has answered, has no effect.
-    ///
-    /// RR-END-8.
-    pub(super) fn handle_process_status(
-        &mut self,
-        slot: u32,
-        status: &ProcessStatus,
-    ) -> Result<(), FrameError> {
-        let (engine, status) = (status.engine.get(), status.status);
-        if !matches!(status, UNKNOWN | RUNNING | ENDED) {
-            return Err(FrameError::BadProcessStatus(status));
-        }
-        let Some(from) = self.sessions.at(slot as usize) else { return Ok(()) };
-        let observer = from.locators.first();
-        let ended = self.shared.processes.handle_status((slot, from.id), engine, status);
-        if let Some((session, session_id)) = ended {
-            self.shared.actions.push_back(Action::ProcessEnded { session, session_id, observer });
-        }
-        Ok(())
     }
 }
 

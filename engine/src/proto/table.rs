@@ -126,6 +126,7 @@ impl<T, K: Key> Table<T, K> {
             }
             let index = self.slots.len() as u32;
             reserve_for(&mut self.slots, index as usize + 1);
+            debug_assert_eq!(self.len, index as usize, "no slot is vacant where none is free");
             let generation = self.first;
             self.slots.push(Slot { generation, next_free: NO_SLOT, value: Some(value) });
             self.len += 1;
@@ -137,6 +138,7 @@ impl<T, K: Key> Table<T, K> {
         self.free = slot.next_free;
         slot.value = Some(value);
         self.len += 1;
+        debug_assert!(slot.generation != 0, "no key is 0");
         Ok(K::new(index, slot.generation))
     }
 
@@ -164,6 +166,7 @@ impl<T, K: Key> Table<T, K> {
         slot.next_free = self.free;
         self.free = id.index() as u32;
         self.len -= 1;
+        debug_assert!(self.len < self.slots.len(), "the removed entry was counted");
         Some(value)
     }
 

@@ -109,6 +109,24 @@ fn checksum(offset: u64, length: u32) -> u32 {
 }
 
 /// An engine with one endpoint and one session.
+impl Core {
+    /// Joins a lane, as the loop does at the hello of one.
+    pub(super) fn join_as_lane(&mut self, hello: &Hello, now_ns: u64) -> Result<Id, HelloStatus> {
+        let (session, mut cx) = self.enter_joined(hello)?;
+        session.handle_lane_hello(&mut cx, hello, now_ns)
+    }
+
+    /// Makes a lane ready, as the loop does when both sides agree on it.
+    pub(super) fn make_lane_ready(&mut self, lane: Id, now_ns: u64) {
+        self.with_lane(lane, |it, cx| it.handle_lane_ready(cx, lane, now_ns));
+    }
+
+    /// Ends a lane, as the loop does when the peer has no space for it.
+    pub(super) fn refuse_lane(&mut self, lane: Id, now_ns: u64) {
+        self.with_lane(lane, |it, cx| it.handle_lane_refused(cx, lane, now_ns));
+    }
+}
+
 struct Bench {
     core: Core,
     results: Results,
@@ -214,8 +232,8 @@ impl Bench {
     }
 
     fn lane(&mut self) -> Id {
-        let lane = self.core.handle_lane_hello(&lane_hello(PEER, SESSION, 3), 0).unwrap();
-        self.core.lane_ready(lane, 0);
+        let lane = self.core.join_as_lane(&lane_hello(PEER, SESSION, 3), 0).unwrap();
+        self.core.make_lane_ready(lane, 0);
         lane
     }
 
@@ -468,7 +486,7 @@ fn chunks_are_sent_in_the_order_of_their_numbers() {
         let chunk = bench.core.next_send(lane, &bench.results).unwrap();
         assert_eq!((chunk.offset, chunk.length), range);
         assert!(bench.core.next_send(lane, &bench.results).is_none(), "one at a time");
-        bench.core.handle_chunk_sent(lane, 0);
+        bench.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, 0));
     }
 }
 
@@ -482,7 +500,7 @@ fn rendezvous_send_waits_for_done_and_for_the_kernel() {
         bench.transmit();
         bench.deliver(&grant(send, 0, 5000, 0)).unwrap();
         bench.core.next_send(lane, &bench.results).unwrap();
-        bench.core.handle_chunk_sent(lane, 0);
+        bench.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, 0));
         for step in [is_answer_first, !is_answer_first] {
             assert!(bench.results.ended.is_empty());
             if step {
@@ -544,8 +562,8 @@ fn ranges_of_a_failed_lane_are_granted_again_within_the_buffer() {
     let chunk = bench.core.next_receive(lane).unwrap();
     assert_eq!((chunk.offset, chunk.length), (0, 4096));
     bench.core.lane_lost(lane, true, "cut", 0, &mut bench.results);
-    let lane = bench.core.handle_lane_hello(&lane_hello(PEER, SESSION, 4), 0).unwrap();
-    bench.core.lane_ready(lane, 0);
+    let lane = bench.core.join_as_lane(&lane_hello(PEER, SESSION, 4), 0).unwrap();
+    bench.core.make_lane_ready(lane, 0);
     assert_eq!(bench.transmit(), [frame::KIND_GRANT], "the kernel may still write the first one");
     let still = bench.core.next_receive(lane).unwrap();
     assert_eq!((still.offset, still.length), (4096, 1904));
@@ -576,15 +594,15 @@ fn grants_are_batched() {
 fn lanes_join_only_their_session() {
     let mut bench = Bench::new(Config::for_tests());
     for (engine, session) in [(PEER, SESSION + 1), (PEER + 1, SESSION), (7, SESSION), (0, 0)] {
-        let joined = bench.core.handle_lane_hello(&lane_hello(engine, session, 3), 0);
+        let joined = bench.core.join_as_lane(&lane_hello(engine, session, 3), 0);
         assert_eq!(joined.unwrap_err(), HelloStatus::UnknownSession);
     }
     let mut forged = lane_hello(PEER, SESSION, 3);
     forged.lane = 5.into();
-    let joined = bench.core.handle_lane_hello(&forged, 0);
+    let joined = bench.core.join_as_lane(&forged, 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::WrongSecret);
     bench.lane();
-    let again = bench.core.handle_lane_hello(&lane_hello(PEER, SESSION, 3), 0);
+    let again = bench.core.join_as_lane(&lane_hello(PEER, SESSION, 3), 0);
     assert_eq!(again.unwrap_err(), HelloStatus::StaleEpoch);
 }
 
@@ -593,16 +611,16 @@ fn lanes_join_only_their_session() {
 fn no_lane_joins_a_session_with_datagram_bulk() {
     let mut bench = Bench::new(Config::for_tests());
     let lane_of_datagrams = lane_hello(PEER, SESSION, DATAGRAM_LANE);
-    let joined = bench.core.handle_lane_hello(&lane_of_datagrams, 0);
+    let joined = bench.core.join_as_lane(&lane_of_datagrams, 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
     bench.core.sessions.at_mut(bench.slot as usize).unwrap().bulk_in_datagrams = true;
-    let joined = bench.core.handle_lane_hello(&lane_hello(PEER, SESSION, 3), 0);
+    let joined = bench.core.join_as_lane(&lane_hello(PEER, SESSION, 3), 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
     assert_eq!(bench.core.shared.lanes.len(), 0);
     // A peer without keys learns nothing of either.
     let mut forged = lane_hello(PEER, SESSION, 4);
     forged.lane = DATAGRAM_LANE.into();
-    let joined = bench.core.handle_lane_hello(&forged, 0);
+    let joined = bench.core.join_as_lane(&forged, 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::WrongSecret);
     // And no number is used up.
     bench.core.sessions.at_mut(bench.slot as usize).unwrap().bulk_in_datagrams = false;

@@ -234,6 +234,7 @@ impl Unexpected {
             }
             None => vec![0; length].into_boxed_slice(),
         };
+        debug_assert!(buffer.len() >= length, "buffers of a class hold all lengths of it");
         self.held_bytes += buffer.len();
         self.held_bytes_max = self.held_bytes_max.max(self.held_bytes);
         buffer
@@ -249,7 +250,26 @@ impl Unexpected {
         let id = self.messages.id_at(index as usize)?;
         let message = self.messages.remove(id)?;
         self.put_back -= usize::from(message.put_back() != 0);
+        debug_assert!(self.put_back <= self.messages.len(), "those put back are kept");
         Some(message)
+    }
+
+    /// Checks that messages and buffers are counted.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn check(&self) {
+        let buffer = |message: &Message| match &message.payload {
+            Payload::Buffer { bytes, .. } => bytes.len(),
+            Payload::Inline { .. } => 0,
+        };
+        // Messages out of order are kept in buffers, too.
+        let bytes: usize = self.messages().map(buffer).sum();
+        assert!(bytes <= self.held_bytes, "the buffers of messages are counted");
+        let put_back = self.messages().filter(|message| message.put_back() != 0).count();
+        assert_eq!(put_back, self.put_back, "those put back are counted");
+        for (class, idle) in self.idle.iter().enumerate() {
+            let all = idle.iter().all(|buffer| buffer.len() == CLASS_BYTES_MIN << class);
+            assert!(all, "all buffers of a class are alike");
+        }
     }
 
     /// Reuses the buffer of a removed message.
@@ -265,10 +285,14 @@ impl Unexpected {
         if bytes == 0 {
             return;
         }
+        debug_assert!(bytes <= self.held_bytes, "it is one of the buffers in use");
         self.held_bytes -= bytes;
         let class = class_of(bytes);
-        let Some(idle) = self.idle.get_mut(class) else { return };
-        if (idle.len() + 1) * bytes <= IDLE_BYTES_MAX.max(bytes) {
+        // Messages that were put back may be longer than any class.
+        if let Some(idle) = self.idle.get_mut(class)
+            && (idle.len() + 1) * bytes <= IDLE_BYTES_MAX.max(bytes)
+        {
+            debug_assert_eq!(bytes, CLASS_BYTES_MIN << class, "all buffers of a class are alike");
             idle.push(buffer);
         }
     }

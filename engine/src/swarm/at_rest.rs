@@ -48,6 +48,8 @@ impl Run {
                 "{short} and {long} segments, {short_max} and {long_max} are the limits"
             ));
         }
+        core.check();
+        engine.state.paths.check();
         self.check_failures(core)?;
         if core.lanes().len() > core.config().bulk_lanes_max {
             return Err("more bulk lanes than the settings allow".into());
@@ -257,7 +259,7 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     }
     let sessions = core.sessions().iter();
     let trying = sessions.filter(|(_, session)| is_trying(session.connection.phase())).count();
-    if core.offers_open() > trying + engine.state.handshakes.pending() {
+    if core.offers().open() > trying + engine.state.handshakes.pending() {
         return fail("windows are kept for sessions that are not being made");
     }
     if (envelopes, bytes) != core.reserved() {

@@ -764,7 +764,7 @@ fn a_peer_given_up_while_it_is_connected_to_keeps_no_window() {
         engine.state.core.remove_peer(target, &mut engine.state.completions);
         pass(&mut world, 3000 * MILLISECOND);
         for host in 0..2 {
-            let offers = world.look(host).unwrap().state.core.offers_open();
+            let offers = world.look(host).unwrap().state.core.offers().open();
             assert_eq!(offers, 0, "host {host}, {after_ns} ns");
         }
     }

@@ -175,7 +175,9 @@ impl Handshakes {
         cx: &mut SetupCx<'_>,
     ) {
         let joined = if hello.target.get() == cx.lanes.core.engine() {
-            cx.lanes.core.handle_lane_hello(hello, *cx.lanes.now_ns)
+            let now_ns = *cx.lanes.now_ns;
+            let entered = cx.lanes.core.enter_joined(hello);
+            entered.and_then(|(it, mut cx)| it.handle_lane_hello(&mut cx, hello, now_ns))
         } else {
             Err(HelloStatus::WrongEngine)
         };
@@ -213,7 +215,8 @@ impl Handshakes {
         cx: &mut SetupCx<'_>,
     ) -> Option<(u32, u8)> {
         let moved = if hello.target.get() == cx.lanes.core.engine() {
-            cx.lanes.core.handle_move_hello(hello)
+            let entered = cx.lanes.core.enter_joined(hello);
+            entered.and_then(|(it, cx)| it.handle_move_hello(&cx, hello))
         } else {
             Err(HelloStatus::WrongEngine)
         };

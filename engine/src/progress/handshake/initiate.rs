@@ -74,7 +74,9 @@ impl Handshakes {
             // to drop the attempt, and its hello must not reserve a window.
             return;
         };
-        let ours = core.offer_in_hello(session, self.new_session_id());
+        let id = self.new_session_id();
+        let offered = core.with(session, |it, mut cx| it.offer_in_hello(&mut cx, id));
+        let Some(ours) = offered else { return };
         let epoch = core.peers_mut().next_epoch();
         let mut hello = cx.hello(target, KIND_CONTROL, ours);
         (hello.epoch, hello.answered) = (epoch.into(), answered.into());
@@ -204,7 +206,8 @@ impl Handshakes {
             Ok(HelloStatus::Accepted) => cx.lanes.handle_joined(key, lane),
             Ok(HelloStatus::Busy) => {
                 cx.bulk.set_key(core, lane, None);
-                core.lane_refused(lane, *cx.lanes.now_ns);
+                let now_ns = *cx.lanes.now_ns;
+                core.with_lane(lane, |it, cx| it.handle_lane_refused(cx, lane, now_ns));
                 cx.lanes.close(key, CloseMode::Graceful);
             }
             Ok(_) => cx.handle_connect_failed(key, "the peer refused a bulk lane"),

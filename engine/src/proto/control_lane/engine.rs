@@ -74,6 +74,11 @@ impl EngineSilence {
                 (self.first_ns, self.asked) = (None, 0);
             }
         }
+        debug_assert_eq!(
+            self.first_ns.is_some(),
+            self.asked > 0,
+            "probes are counted since the first unanswered one"
+        );
         let first_ns = *self.first_ns.get_or_insert(now_ns);
         let silence = Duration::from_nanos(now_ns.saturating_sub(first_ns));
         let is_answered =

@@ -103,7 +103,9 @@ impl Migration {
 impl LaneMonitor {
     /// Notes that the attempt is connected, and its hello sent.
     pub(crate) fn handle_attempt_connected(&mut self) {
-        if let Some(attempt) = &mut self.migration.attempt {
+        let attempt = &mut self.migration.attempt;
+        if let Some(attempt) = debug_assert_some!(attempt, "the loop drops other attempts") {
+            debug_assert!(!attempt.is_connected, "an attempt is connected once");
             attempt.is_connected = true;
         }
     }

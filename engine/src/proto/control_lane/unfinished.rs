@@ -79,6 +79,11 @@ impl Unfinished {
     ///
     /// RR-SEG-6.
     fn observe(&mut self, now_ns: u64, limit: Duration) -> Step {
+        debug_assert!(
+            self.answered_ns.is_none() || self.asked_ns.is_some(),
+            "only what was requested is answered"
+        );
+        debug_assert!(self.earlier < REQUESTS, "the last request decides");
         let limit_ns = limit.as_nanos() as u64;
         let before_ns = std::mem::replace(&mut self.looked_ns, now_ns);
         if before_ns > 0 {

@@ -264,12 +264,12 @@ impl FuzzedEngine {
         let mut hello = lane_hello(engine, session, self.next_lane);
         if script.byte() > 250 {
             hello.lane = script.u32().into();
-            let forged = self.core.handle_lane_hello(&hello, self.now_ns);
+            let forged = self.core.join_as_lane(&hello, self.now_ns);
             assert!(forged.is_err() || hello.lane.get() == self.next_lane);
             self.joined.extend(forged);
-        } else if let Ok(lane) = self.core.handle_lane_hello(&hello, self.now_ns) {
+        } else if let Ok(lane) = self.core.join_as_lane(&hello, self.now_ns) {
             self.joined.push(lane);
-            self.core.lane_ready(lane, self.now_ns);
+            self.core.make_lane_ready(lane, self.now_ns);
         }
     }
 
@@ -286,7 +286,8 @@ impl FuzzedEngine {
                 let (lane, _) = self.kernel.sending.remove(script.below(self.kernel.sending.len()));
                 match script.byte() {
                     0..200 if self.joined.contains(&lane) => {
-                        self.core.handle_chunk_sent(lane, self.now_ns);
+                        let now_ns = self.now_ns;
+                        self.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, now_ns));
                     }
                     _ if self.joined.contains(&lane) => self.close_lane(lane, true),
                     _ => {}
@@ -339,11 +340,11 @@ impl FuzzedEngine {
         if !self.opening.is_empty() && script.flag() {
             let lane = self.opening.remove(script.below(self.opening.len()));
             match script.byte() % 4 {
-                0 => self.core.lane_refused(lane, self.now_ns),
+                0 => self.core.refuse_lane(lane, self.now_ns),
                 1 => self.core.lane_lost(lane, true, "refused", self.now_ns, &mut self.kernel),
                 _ => {
                     self.joined.push(lane);
-                    self.core.lane_ready(lane, self.now_ns);
+                    self.core.make_lane_ready(lane, self.now_ns);
                 }
             }
         } else if !self.joined.is_empty() {
@@ -598,7 +599,8 @@ impl FuzzedEngine {
                 Action::AbandonLane { lane, .. } => self.close_lane(lane, true),
                 Action::SegmentsLost { session, at, bytes } => {
                     let at = at.unwrap_or(0);
-                    self.core.note_segments_lost(session, at, bytes, self.now_ns);
+                    let now_ns = self.now_ns;
+                    self.core.with(session, |it, cx| it.note_segments_lost(cx, at, bytes, now_ns));
                 }
                 Action::ProcessEnded { .. } => unreachable!("no peer is silent here"),
                 Action::PairRails { session } => self.pair_rails(session),

@@ -184,6 +184,53 @@ impl BulkLane {
         }
     }
 
+    /// Appends a range that is granted now. Returns the number of its chunk.
+    pub(in crate::proto) fn push_incoming(
+        &mut self,
+        operation: Id,
+        (offset, length): (u64, u32),
+        now_ns: u64,
+    ) -> u32 {
+        debug_assert!(self.is_ready, "both sides agree on a lane with grants");
+        debug_assert!(self.incoming.len() < GRANTED_MAX && length > 0, "its sender takes it");
+        let chunk = self.next_chunk;
+        self.next_chunk = chunk.wrapping_add(1);
+        self.incoming.push_back(Incoming { operation, offset, length, chunk, granted_ns: now_ns });
+        self.incoming_bytes += u64::from(length);
+        self.used_ns = now_ns;
+        chunk
+    }
+
+    /// Removes the first granted range, which has arrived.
+    pub(in crate::proto) fn pop_incoming(&mut self) {
+        debug_assert!(!self.is_receiving, "the kernel has released it");
+        let received = self.incoming.pop_front();
+        let received = debug_assert_some!(received, "what arrives was granted");
+        self.incoming_bytes -= received.map_or(0, |range| range.length.into());
+        debug_assert_eq!(
+            self.incoming.is_empty(),
+            self.incoming_bytes == 0,
+            "the bytes are those of the ranges"
+        );
+    }
+
+    /// Appends a range that the peer has granted: the next one.
+    pub(in crate::proto) fn push_outgoing(&mut self, range: Outgoing) {
+        debug_assert_eq!(range.chunk, self.expected_chunk, "ranges are sent in grant order");
+        self.expected_chunk = self.expected_chunk.wrapping_add(1);
+        self.outgoing.push_back(range);
+        debug_assert!(self.outgoing.len() <= GRANTED_MAX, "more grants are refused");
+    }
+
+    /// Removes the first range that the peer has granted, which the kernel has. Returns its length
+    /// in bytes.
+    pub(in crate::proto) fn pop_outgoing(&mut self, now_ns: u64) -> u32 {
+        debug_assert!(self.is_sending, "the kernel was given a range");
+        (self.is_sending, self.used_ns) = (false, now_ns);
+        let sent = self.outgoing.pop_front();
+        debug_assert_some!(sent, "what is sent was granted").map_or(0, |range| range.length)
+    }
+
     /// Returns whether it can be closed without affecting a user that got it within `patience_ns`:
     /// no grant is outstanding on it, nor expected.
     ///
@@ -191,6 +238,31 @@ impl BulkLane {
     pub(crate) fn is_spare(&self, now_ns: u64, patience_ns: u64) -> bool {
         let is_awaited = self.is_fresh && now_ns.saturating_sub(self.used_ns) < patience_ns;
         self.is_ready && self.is_idle() && !is_awaited
+    }
+
+    /// Checks that its fields agree.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn check(&self) {
+        let bytes: u64 = self.incoming.iter().map(|range| u64::from(range.length)).sum();
+        assert_eq!(bytes, self.incoming_bytes, "the bytes are those of the ranges");
+        let mut chunk = self.next_chunk.wrapping_sub(self.incoming.len() as u32);
+        for range in &self.incoming {
+            assert_eq!(range.chunk, chunk, "granted chunks have numbers in a row");
+            chunk = chunk.wrapping_add(1);
+        }
+        let mut chunk = self.expected_chunk.wrapping_sub(self.outgoing.len() as u32);
+        for range in &self.outgoing {
+            assert_eq!(range.chunk, chunk, "chunks to send have numbers in a row");
+            chunk = chunk.wrapping_add(1);
+        }
+        assert!(!self.is_receiving || !self.incoming.is_empty(), "the kernel has the first range");
+        assert!(!self.is_sending || !self.outgoing.is_empty(), "the kernel has the first range");
+        // The peer's grants may come before its acceptance.
+        assert!(self.is_ready || self.incoming.is_empty(), "a lane with grants is ready");
+        let ahead =
+            |grant: &crate::wire::Grant| grant.chunk.get().wrapping_sub(self.expected_chunk);
+        let early = self.early.iter().map(ahead);
+        assert!(early.is_sorted_by(|one, other| one < other), "early grants are in order, once");
     }
 
     /// Returns whether nothing is granted in either direction.

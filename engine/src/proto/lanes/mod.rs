@@ -134,6 +134,7 @@ impl Session {
             return false;
         };
         self.next_lane = next;
+        debug_assert!(usize::from(path) < self.rails.paths.len(), "a lane is on a path");
         self.lanes.push(lane);
         cx.act(Action::OpenLane { session: cx.slot, lane });
         true
@@ -187,127 +188,220 @@ impl Cx<'_> {
     }
 }
 
-impl Core {
-    /// Returns the keys of the session that a connection wants to join, if it exists. The side that
-    /// opened the session opens bulk lanes; the other one only queries its existence.
-    pub(crate) fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
-        let slot = self.shared.peers.session_of(hello.source.get())?;
-        let session = self.sessions.at(slot as usize)?;
-        let is_it = session.is_connected()
-            && session.id == hello.session.get()
-            && (hello.kind == KIND_MOVE || !session.connection.is_initiator());
-        session.keys.as_ref().filter(|_| is_it)
+impl Session {
+    /// Returns its keys, if a connection may join it. The side that opened the session opens bulk
+    /// lanes; the other one only queries its existence.
+    fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
+        let is_it = self.is_connected()
+            && self.id == hello.session.get()
+            && (hello.kind == KIND_MOVE || !self.connection.is_initiator());
+        self.keys.as_ref().filter(|_| is_it)
     }
 
-    /// Returns the same, if the connection uses these keys.
-    fn keys_of_join(&self, hello: &Hello) -> Result<&SessionKeys, HelloStatus> {
-        let keys = self.keys_to_join(hello).ok_or(HelloStatus::UnknownSession)?;
-        if !is_of_session(keys, hello) {
-            return Err(HelloStatus::WrongSecret);
-        }
-        Ok(keys)
-    }
-
-    /// Handles a connection that is to replace its session's control lane, on the path whose
-    /// position is returned. Otherwise as [`Self::handle_lane_hello`]. A side that did not open the
-    /// session only queries whether it exists: the answer is [`HelloStatus::Busy`].
+    /// Handles a connection that is to replace the control lane. Returns the slot of the session,
+    /// and the position of the path. Otherwise as [`Self::handle_lane_hello`]. A side that did not
+    /// open the session only queries whether it exists: the answer is [`HelloStatus::Busy`].
     ///
     /// RR-RAIL-7, RR-RAIL-8.
-    pub(crate) fn handle_move_hello(&mut self, hello: &Hello) -> Result<(u32, u8), HelloStatus> {
-        self.keys_of_join(hello)?;
-        let slot =
-            self.shared.peers.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
-        let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
+    pub(crate) fn handle_move_hello(
+        &mut self,
+        cx: &Cx<'_>,
+        hello: &Hello,
+    ) -> Result<(u32, u8), HelloStatus> {
         // Nor one that was delayed while a later one arrived.
         let number = hello.lane.get();
-        let is_late = session.last_move.is_some_and(|last| number <= last);
-        if !session.joins.use_up(number) || is_late {
+        let is_late = self.last_move.is_some_and(|last| number <= last);
+        if !self.joins.use_up(number) || is_late {
             return Err(HelloStatus::StaleEpoch);
         }
-        if session.connection.is_initiator() {
+        if self.connection.is_initiator() {
             return Err(HelloStatus::Busy);
         }
         // A session without datagrams ends with its connection.
-        let at = session.rails.position(hello.path.get()).filter(|_| session.has_datagrams());
+        let at = self.rails.position(hello.path.get()).filter(|_| self.has_datagrams());
         let at = at.ok_or(HelloStatus::Malformed)?;
-        session.last_move = Some(number);
-        Ok((slot, at as u8))
+        self.last_move = Some(number);
+        Ok((cx.slot, at as u8))
     }
 
-    /// Handles a connection that wants to join its session as a bulk lane. Forged and replayed
-    /// joins are refused ([`HelloStatus::WrongSecret`], [`HelloStatus::StaleEpoch`]) without
-    /// effect, and so are those to a session without bulk lanes ([`HelloStatus::Malformed`]).
+    /// Handles a connection that wants to join as a bulk lane. Replayed joins are refused
+    /// ([`HelloStatus::StaleEpoch`]) without effect, and so are those to a session without bulk
+    /// lanes ([`HelloStatus::Malformed`]).
     ///
     /// RR-LANE-1, RR-BULK-1.
     pub(crate) fn handle_lane_hello(
         &mut self,
+        cx: &mut Cx<'_>,
         hello: &Hello,
         now_ns: u64,
     ) -> Result<Id, HelloStatus> {
-        let keys = self.keys_of_join(hello)?;
         let number = hello.lane.get();
-        let keys = keys.lane(number, false);
-        let slot =
-            self.shared.peers.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
-        let (session, mut cx) = self.enter(slot).ok_or(HelloStatus::UnknownSession)?;
-        if session.bulk_in_datagrams || number >= CONTROL_LANE {
+        if self.bulk_in_datagrams || number >= CONTROL_LANE {
             return Err(HelloStatus::Malformed);
         }
         // Used up also if there is no space now, so that it cannot be replayed later.
-        if !session.joins.use_up(number) {
+        if !self.joins.use_up(number) {
             return Err(HelloStatus::StaleEpoch);
         }
-        let path = session.path_to_join(&cx, hello.path.get());
-        let path = path.ok_or(HelloStatus::Malformed)?;
+        let path = self.path_to_join(cx, hello.path.get()).ok_or(HelloStatus::Malformed)?;
         // Twice the usual number leaves space for lanes that replace failing ones.
-        let lanes_max = 2 * cx.shared.config.bulk_lanes.max(8) as usize * session.rails.paths.len();
-        if session.lanes.len() >= lanes_max {
+        let lanes_max = 2 * cx.shared.config.bulk_lanes.max(8) as usize * self.rails.paths.len();
+        if self.lanes.len() >= lanes_max {
             return Err(HelloStatus::Busy);
         }
-        let rate = session.rails.rate_before(path as u8);
-        let bulk = BulkLane { rate, ..BulkLane::new(slot, path as u8, number, keys, now_ns) };
+        let keys = debug_assert_some!(self.keys.as_ref(), "what joins has used its keys");
+        let keys = keys.ok_or(HelloStatus::UnknownSession)?.lane(number, false);
+        let rate = self.rails.rate_before(path as u8);
+        let bulk = BulkLane { rate, ..BulkLane::new(cx.slot, path as u8, number, keys, now_ns) };
         let Some(lane) = cx.shared.lanes.insert(bulk) else {
             // An existing lane of the session is sufficient; it may look idle here while the peer's
             // grants for it are in transit.
-            if session.lanes.is_empty() {
+            if self.lanes.is_empty() {
                 cx.close_oldest_idle_lane(now_ns);
             }
             return Err(HelloStatus::Busy);
         };
-        session.lanes.push(lane);
+        self.lanes.push(lane);
         Ok(lane)
     }
 
     /// Handles a lane that the peer has no space for; it is retried a little later.
-    pub(crate) fn lane_refused(&mut self, lane: Id, now_ns: u64) {
-        let Some(bulk) = self.shared.lanes.remove(lane) else { return };
-        let Some((session, mut cx)) = self.enter(bulk.session) else { return };
-        session.lanes.retain(|&other| other != lane);
-        if session.lanes.is_empty() {
-            return session.request_lanes_later(&mut cx, Wait::Room);
+    pub(crate) fn handle_lane_refused(&mut self, mut cx: Cx<'_>, lane: Id, now_ns: u64) {
+        let bulk = cx.shared.lanes.remove_refused(lane);
+        let Some(bulk) = debug_assert_some!(bulk, "the refused lane exists") else { return };
+        debug_assert!(!bulk.is_ready && bulk.is_idle(), "a refused lane has no grants");
+        self.lanes.retain(|&other| other != lane);
+        if self.lanes.is_empty() {
+            return self.request_lanes_later(&mut cx, Wait::Room);
         }
-        let has_lane = session.has_bulk_lane(&cx.shared.lanes);
-        session.rails.rest(bulk.path, now_ns);
+        let has_lane = self.has_bulk_lane(&cx.shared.lanes);
+        self.rails.rest(bulk.path, now_ns);
         if !has_lane {
-            session.request_lanes_later(&mut cx, Wait::Time);
+            self.request_lanes_later(&mut cx, Wait::Time);
         }
     }
 
     /// Marks a lane that both sides agree on as ready for chunks.
-    pub(crate) fn lane_ready(&mut self, lane: Id, now_ns: u64) {
-        let Some(bulk) = self.shared.lanes.get_mut(lane) else { return };
+    pub(crate) fn handle_lane_ready(&mut self, mut cx: Cx<'_>, lane: Id, now_ns: u64) {
+        let bulk = cx.shared.lanes.get_mut(lane);
+        let Some(bulk) = debug_assert_some!(bulk, "a lane that is ready exists") else { return };
         (bulk.is_ready, bulk.used_ns) = (true, now_ns);
-        let (slot, number) = (bulk.session, bulk.number);
-        let Some((session, mut cx)) = self.enter(slot) else { return };
-        session.lanes_requested = false;
+        let number = bulk.number;
+        self.lanes_requested = false;
         // The peer has one that it accepted after its request: it will detect the end of that.
-        session.lanes_wanted &= number < session.wanted_before_lane;
+        self.lanes_wanted &= number < self.wanted_before_lane;
         cx.add_work(Work::Grant);
         cx.shared.lanes.mark_runnable(lane);
     }
 
     /// Handles a lane that is lost (or being closed): its ranges are granted again, except for the
-    /// one that the kernel may still write, which waits for its event.
+    /// one that the kernel may still write, which waits for its event. Returns the failure of the
+    /// session, if its lanes have failed for too long.
+    fn end_lane(
+        &mut self,
+        cx: &mut Cx<'_>,
+        lane: Id,
+        is_failure: bool,
+        cause: &str,
+        now_ns: u64,
+    ) -> Option<PeerFailure> {
+        let bulk = debug_assert_some!(cx.shared.lanes.remove_lost(lane), "a lane ends once")?;
+        self.lanes.retain(|&other| other != lane);
+        self.lanes_requested = false;
+        if !self.is_connected() {
+            return None;
+        }
+        let in_kernel = usize::from(bulk.is_receiving && !planted!(ForgetReap));
+        self.rails.note_regrants(bulk.path, bulk.incoming.len());
+        for incoming in bulk.incoming.into_iter().skip(in_kernel) {
+            let is_wanted =
+                cx.shared.operations.get(incoming.operation).is_some_and(Operation::pulls);
+            if !is_wanted || planted!(DropRegrant) {
+                continue;
+            }
+            let Incoming { operation, offset, length, .. } = incoming;
+            self.rendezvous.push_missing(operation, offset, length.into());
+        }
+        if is_failure {
+            self.rails.note_gone(bulk.number, bulk.path);
+            self.rails.rest(bulk.path, now_ns);
+            cx.shared.counters.lane_failures += 1;
+            let config = &cx.shared.config;
+            let limit_ns = config.retry.timeout_ns.max(config.outage_ns);
+            // The maximum time between two attempts that the network drops.
+            let gap_ns = limit_ns.saturating_add(2 * config.retry.timeout_ns);
+            let (failures, lasted_ns) = self.lane_failures.note(now_ns, gap_ns);
+            let are_many = failures > LANE_FAILURES_MAX;
+            if are_many && lasted_ns >= limit_ns {
+                let text = format!(
+                    "its bulk lanes failed repeatedly for {} ms, the last one: \
+                     {cause}",
+                    lasted_ns / 1_000_000
+                );
+                return Some(PeerFailure::Lost(text.into()));
+            }
+            if (!bulk.is_ready || are_many) && self.lanes.is_empty() {
+                // The cause needs time to pass.
+                self.request_lanes_later(cx, Wait::Time);
+                return None;
+            }
+        }
+        cx.add_work(Work::Grant);
+        None
+    }
+
+    /// Aborts the lane that the peer refuses to serve.
+    fn handle_lane_aborted(&self, cx: &mut Cx<'_>, number: u32) {
+        match cx.shared.lanes.named(&self.lanes, number) {
+            Some(lane) => cx.act(Action::CloseLane { lane, is_failure: true }),
+            None => cx.shared.counters.stale_frames += 1,
+        }
+    }
+}
+
+impl Core {
+    /// Returns the keys of the session that a connection wants to join, if it exists.
+    pub(crate) fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
+        let slot = self.shared.peers.session_of(hello.source.get())?;
+        self.sessions.at(slot as usize)?.keys_to_join(hello)
+    }
+
+    /// Returns the session that a connection wants to join, if the connection uses its keys, and
+    /// what the methods of the session use. Others are refused without effect.
+    pub(crate) fn enter_joined(
+        &mut self,
+        hello: &Hello,
+    ) -> Result<(&mut Session, Cx<'_>), HelloStatus> {
+        let slot = self.shared.peers.session_of(hello.source.get());
+        let (session, cx) =
+            slot.and_then(|slot| self.enter(slot)).ok_or(HelloStatus::UnknownSession)?;
+        let keys = session.keys_to_join(hello).ok_or(HelloStatus::UnknownSession)?;
+        if !is_of_session(keys, hello) {
+            return Err(HelloStatus::WrongSecret);
+        }
+        Ok((session, cx))
+    }
+
+    /// Calls `call` with the session of a lane, and what its methods use. `None`: the lane is gone.
+    #[inline]
+    pub(crate) fn with_lane<R>(
+        &mut self,
+        lane: Id,
+        call: impl FnOnce(&mut Session, Cx<'_>) -> R,
+    ) -> Option<R> {
+        let slot = self.shared.lanes.get(lane)?.session;
+        let called = self.with(slot, call);
+        debug_assert_some!(called, "the session of a lane is in the table")
+    }
+
+    /// Returns a lane and its session. `None`: it is gone.
+    pub(crate) fn lane(&self, lane: Id) -> Option<(&Session, &BulkLane)> {
+        let bulk = self.shared.lanes.get(lane)?;
+        let session = self.sessions.at(bulk.session as usize);
+        debug_assert_some!(session, "the session of a lane is in the table").zip(Some(bulk))
+    }
+
+    /// Handles a lane that is lost, or being closed. Late events have no effect.
     pub(crate) fn lane_lost(
         &mut self,
         lane: Id,
@@ -316,51 +410,12 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) {
-        let Some(bulk) = self.shared.lanes.remove(lane) else { return };
-        self.shared.lanes.has_room = true;
-        let slot = bulk.session;
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        session.lanes.retain(|&other| other != lane);
-        session.lanes_requested = false;
-        if !session.is_connected() {
-            return;
+        let failed = self.with_lane(lane, |it, mut cx| {
+            Some((cx.slot, it.end_lane(&mut cx, lane, is_failure, cause, now_ns)?))
+        });
+        if let Some((slot, failure)) = failed.flatten() {
+            self.fail_session(slot, failure, effects);
         }
-        let in_kernel = usize::from(bulk.is_receiving && !planted!(ForgetReap));
-        session.rails.note_regrants(bulk.path, bulk.incoming.len());
-        for incoming in bulk.incoming.into_iter().skip(in_kernel) {
-            let is_wanted =
-                self.shared.operations.get(incoming.operation).is_some_and(Operation::pulls);
-            if !is_wanted || planted!(DropRegrant) {
-                continue;
-            }
-            let Incoming { operation, offset, length, .. } = incoming;
-            session.rendezvous.push_missing(operation, offset, length.into());
-        }
-        if is_failure {
-            session.rails.note_gone(bulk.number, bulk.path);
-            session.rails.rest(bulk.path, now_ns);
-            self.shared.counters.lane_failures += 1;
-            let limit_ns = self.shared.config.retry.timeout_ns.max(self.shared.config.outage_ns);
-            // The maximum time between two attempts that the network drops.
-            let gap_ns = limit_ns.saturating_add(2 * self.shared.config.retry.timeout_ns);
-            let (failures, lasted_ns) = session.lane_failures.note(now_ns, gap_ns);
-            let are_many = failures > LANE_FAILURES_MAX;
-            if are_many && lasted_ns >= limit_ns {
-                let text = format!(
-                    "its bulk lanes failed repeatedly for {} ms, the last one: \
-                     {cause}",
-                    lasted_ns / 1_000_000
-                );
-                self.fail_session(slot, PeerFailure::Lost(text.into()), effects);
-                return;
-            }
-            if (!bulk.is_ready || are_many) && session.lanes.is_empty() {
-                // The cause needs time to pass.
-                session.lanes_requested = true;
-                return self.shared.lanes.defer(slot, Wait::Time);
-            }
-        }
-        self.shared.ready.add(slot, Work::Grant);
     }
 
     /// Handles REFUSED: the peer cannot serve a grant. Its lane is aborted, and the range never
@@ -374,24 +429,17 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         self.fail_pull(slot, Id::from_u64(refused.operation.get()), effects);
-        if refused.lane.get() >= RING_LANE {
-            // Datagrams and rings have no order to lose.
-            return;
-        }
-        let session = self.sessions.at(slot as usize);
-        let lane = session.and_then(|it| self.shared.lanes.named(&it.lanes, refused.lane.get()));
-        match lane {
-            Some(lane) => {
-                self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true })
-            }
-            None => self.shared.counters.stale_frames += 1,
+        // Datagrams and rings have no order to lose.
+        let number = refused.lane.get();
+        if number < RING_LANE {
+            self.with(slot, |it, mut cx| it.handle_lane_aborted(&mut cx, number));
         }
     }
 
     /// Lets sessions that found no space for a lane retry after a lane was closed, except for those
     /// whose lanes fail repeatedly.
     pub(super) fn serve_starved(&mut self, now_ns: u64) {
-        self.shared.lanes.has_room = false;
+        self.shared.lanes.note_attempt();
         self.serve_some(now_ns, |wait, failures| {
             wait == Wait::Room || failures <= LANE_FAILURES_MAX
         });
@@ -400,8 +448,9 @@ impl Core {
     /// Lets sessions without a lane retry that `is_served` selects, by what they wait for and their
     /// number of consecutive failures.
     fn serve_some(&mut self, now_ns: u64, is_served: impl Fn(Wait, u32) -> bool) {
-        for (slot, wait) in std::mem::take(&mut self.shared.lanes.starved) {
-            let Some((session, mut cx)) = self.enter(slot) else { continue };
+        for (slot, wait) in self.shared.lanes.take_starved() {
+            let entered = debug_assert_some!(self.enter(slot), "a session that waits exists");
+            let Some((session, mut cx)) = entered else { continue };
             if !is_served(wait, session.lane_failures.count()) {
                 cx.shared.lanes.defer(slot, wait);
             } else if session.is_connected() && !session.has_bulk_lane(&cx.shared.lanes) {
@@ -412,23 +461,6 @@ impl Core {
                 }
             }
         }
-    }
-
-    /// Returns whether sessions that wait for space try now; otherwise the space remains free for
-    /// lanes that peers open. At random: engines that filled their last slot at the same time, each
-    /// with a lane to the next one, would refuse all of them forever. Sessions whose lanes fail
-    /// always try: their time is limited (RR-LANE-4).
-    ///
-    /// RR-LANE-6.
-    fn is_own_turn(&mut self) -> bool {
-        self.shared.lanes.rounds = self.shared.lanes.rounds.wrapping_add(1);
-        // The finalizer of splitmix64 over inputs that differ between engines and rounds.
-        let mut bits = self.shared.config.hash_seed
-            ^ self.shared.engine.rotate_left(32)
-            ^ self.shared.lanes.rounds;
-        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (bits ^ bits >> 31) & 1 == 0
     }
 
     /// Returns a session that this side opened, whose lanes are in use and one of whose paths has
@@ -459,10 +491,13 @@ impl Core {
         {
             session.open_missing_lanes(&mut cx, now_ns);
         }
-        let is_own_turn = self.is_own_turn();
+        let seed = self.shared.config.hash_seed ^ self.shared.engine.rotate_left(32);
+        let is_own_turn = self.shared.lanes.is_own_turn(seed);
         self.serve_some(now_ns, |wait, _| wait == Wait::Time || is_own_turn);
         for (lane, bulk) in self.shared.lanes.iter() {
-            let Some(session) = self.sessions.at_mut(bulk.session as usize) else { continue };
+            let session = self.sessions.at_mut(bulk.session as usize);
+            let session = debug_assert_some!(session, "the session of a lane is in the table");
+            let Some(session) = session else { continue };
             let is_ours = session.connection.is_initiator() && session.rendezvous.is_empty();
             let idle_ns = now_ns.saturating_sub(bulk.used_ns);
             let is_old =
@@ -482,7 +517,8 @@ impl Session {
     /// session's lanes were opened, and unused lanes are spare.
     pub(super) fn note_lanes_in_use(&self, cx: &mut Cx<'_>) {
         for &lane in &self.lanes {
-            if let Some(bulk) = cx.shared.lanes.get_mut(lane) {
+            let bulk = cx.shared.lanes.get_mut(lane);
+            if let Some(bulk) = debug_assert_some!(bulk, "the lanes of a session exist") {
                 bulk.is_fresh = false;
             }
         }

@@ -1,7 +1,9 @@
 //! The bulk lanes of an engine: their table, those with work, and the sessions that wait for one.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
+#[cfg(any(test, feature = "sim"))]
+use super::super::session::Session;
 use super::super::table::{Id, Table};
 use super::Wait;
 use super::lane::BulkLane;
@@ -12,12 +14,12 @@ pub(crate) struct BulkLanes {
     table: Table<BulkLane>,
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
-    /// Sessions that need a lane and retry later.
-    pub(super) starved: Vec<(u32, Wait)>,
+    /// Sessions that need a lane and retry later, possibly repeated.
+    starved: Vec<(u32, Wait)>,
     /// A lane was closed since their last attempt.
-    pub(super) has_room: bool,
+    has_room: bool,
     /// Number of their retry rounds.
-    pub(super) rounds: u64,
+    rounds: u64,
 }
 
 impl BulkLanes {
@@ -81,6 +83,7 @@ impl BulkLanes {
     pub(in crate::proto) fn poll_runnable(&mut self) -> Option<Id> {
         while let Some(lane) = self.runnable.pop_front() {
             if let Some(bulk) = self.table.get_mut(lane) {
+                debug_assert!(bulk.is_runnable, "a lane is in the list once");
                 bulk.is_runnable = false;
                 return Some(lane);
             }
@@ -96,12 +99,48 @@ impl BulkLanes {
 
     /// Adds a lane. `None`: at the limit.
     pub(super) fn insert(&mut self, lane: BulkLane) -> Option<Id> {
+        debug_assert!(lane.is_idle() && !lane.is_runnable, "nothing is granted on a new lane");
         self.table.insert(lane).ok()
     }
 
-    /// Removes a lane that is lost or refused.
-    pub(super) fn remove(&mut self, lane: Id) -> Option<BulkLane> {
+    /// Removes a lane that is lost: there is room for another one.
+    pub(super) fn remove_lost(&mut self, lane: Id) -> Option<BulkLane> {
+        self.has_room = true;
         self.table.remove(lane)
+    }
+
+    /// Removes a lane that the peer has refused.
+    pub(super) fn remove_refused(&mut self, lane: Id) -> Option<BulkLane> {
+        self.table.remove(lane)
+    }
+
+    /// Removes and returns the sessions that wait for a lane, each once: one that has waited before
+    /// may have been deferred again when a path of it became usable.
+    pub(super) fn take_starved(&mut self) -> Vec<(u32, Wait)> {
+        let mut starved = std::mem::take(&mut self.starved);
+        let mut seen = HashSet::new();
+        starved.retain(|&(slot, _)| seen.insert(slot));
+        starved
+    }
+
+    /// Notes that the sessions that wait for room try now.
+    pub(super) fn note_attempt(&mut self) {
+        self.has_room = false;
+    }
+
+    /// Returns whether sessions that wait for space try now; otherwise the space remains free for
+    /// lanes that peers open. At random: engines that filled their last slot at the same time, each
+    /// with a lane to the next one, would refuse all of them forever. `seed` differs between
+    /// engines. Sessions whose lanes fail always try: their time is limited (RR-LANE-4).
+    ///
+    /// RR-LANE-6.
+    pub(super) fn is_own_turn(&mut self, seed: u64) -> bool {
+        self.rounds = self.rounds.wrapping_add(1);
+        // The finalizer of splitmix64 over inputs that differ between engines and rounds.
+        let mut bits = seed ^ self.rounds;
+        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (bits ^ bits >> 31) & 1 == 0
     }
 
     /// Defers the lanes of a session until [`super::super::core::Core::close_idle_lanes`] retries.
@@ -112,6 +151,31 @@ impl BulkLanes {
     /// Removes a session that is forgotten from those that wait for a lane.
     pub(in crate::proto) fn forget(&mut self, slot: u32) {
         self.starved.retain(|&(other, _)| other != slot);
+    }
+
+    /// Checks that lanes and sessions agree, and each lane with itself.
+    #[cfg(any(test, feature = "sim"))]
+    pub(in crate::proto) fn check(&self, sessions: &Table<Session>) {
+        for (id, lane) in self.iter() {
+            lane.check();
+            let times = self.runnable.iter().filter(|&&other| other == id).count();
+            assert_eq!(times, usize::from(lane.is_runnable), "{id:?} is listed if marked");
+            let session = sessions.at(lane.session as usize).expect("a lane has a session");
+            let is_its = session.lanes.contains(&id);
+            assert!(is_its || !session.is_connected(), "{id:?} is among the lanes of its session");
+        }
+        for (slot, session) in sessions.iter() {
+            for (at, &lane) in session.lanes.iter().enumerate() {
+                let bulk = self.get(lane).expect("the lanes of a session exist");
+                assert_eq!(bulk.session as usize, slot.index(), "{lane:?} is of one session");
+                assert!(!session.lanes[..at].contains(&lane), "{lane:?} is there once");
+                let path = session.rails.paths.get(usize::from(bulk.path));
+                assert!(path.is_some(), "{lane:?} is on a path of its session");
+            }
+        }
+        for &(slot, _) in &self.starved {
+            assert!(sessions.at(slot as usize).is_some(), "session {slot} waits for a lane");
+        }
     }
 
     /// Returns the spare lane that was idle for longest.

@@ -154,11 +154,15 @@ impl Bins {
                 *bin = Bin { key: *key, hash, head: node, tail: node };
                 *nodes[node as usize].link_mut() = BinLink { prev: NIL, next: NIL, hash };
                 self.used += 1;
+                debug_assert!(2 * self.used <= self.table.len(), "probes end at an empty bin");
                 return at & mask;
             }
             if bin.hash == hash && bin.key == *key {
                 *nodes[node as usize].link_mut() = BinLink { prev: bin.tail, next: NIL, hash };
-                nodes[bin.tail as usize].link_mut().next = node;
+                debug_assert_ne!(bin.tail, node, "a node is in one bin, once");
+                let before = nodes[bin.tail as usize].link_mut();
+                debug_assert_eq!(before.next, NIL, "the newest node is the last one");
+                before.next = node;
                 bin.tail = node;
                 return at & mask;
             }
@@ -178,7 +182,8 @@ impl Bins {
     /// Removes the oldest node of a bin, whose next one is `next`.
     #[inline(always)]
     pub(super) fn remove_head<N: Linked>(&mut self, nodes: &mut [N], at: usize, next: u32) {
-        debug_assert_eq!(nodes[self.head(at) as usize].link().next, next);
+        let head = nodes[self.head(at) as usize].link();
+        debug_assert_eq!((head.prev, head.next), (NIL, next), "the oldest node is the first one");
         if next == NIL {
             self.vacate(at);
         } else {
@@ -192,6 +197,8 @@ impl Bins {
     pub(super) fn unlink<N: Linked>(&mut self, nodes: &mut [N], node: u32) {
         let BinLink { prev, next, hash } = *nodes[node as usize].link();
         if prev != NIL && next != NIL {
+            debug_assert_eq!(nodes[prev as usize].link().next, node, "links agree");
+            debug_assert_eq!(nodes[next as usize].link().prev, node, "links agree");
             nodes[prev as usize].link_mut().next = next;
             nodes[next as usize].link_mut().prev = prev;
             return;
@@ -243,6 +250,7 @@ impl Bins {
                 gap = at;
             }
         }
+        debug_assert!(self.table[gap].head != NIL && self.used > 0, "an empty bin is not counted");
         self.table[gap].head = NIL;
         self.used -= 1;
     }

@@ -71,6 +71,10 @@ impl Posted {
         slot.sequence = self.next_sequence;
         self.next_sequence += 1;
         let is_first = self.len == 0;
+        debug_assert!(
+            !is_first || (self.in_use == 0 && self.lone.is_none()),
+            "a class in use holds receives"
+        );
         self.len += 1;
         let state = match slot.state() {
             SlotState::Operation => SlotState::Multi,
@@ -110,6 +114,7 @@ impl Posted {
     /// Appends a receive to its bin.
     #[inline]
     fn put_into_bin(&mut self, slots: &mut OperationSlots, hasher: &Hasher, index: u32) {
+        debug_assert!(slots.at(index).is_posted(), "only posted receives are in bins");
         let selector = slots.at(index).selector();
         let class = self.class_for(Shape::of(&selector));
         slots.entries[index as usize].class = class as u8;
@@ -145,6 +150,7 @@ impl Posted {
         let idle = (MIXED + 1..MAX_SHAPES).find(|&class| self.in_use & 1 << class == 0);
         match idle {
             Some(class) => {
+                debug_assert!(self.classes[class].bins.is_empty(), "an idle class holds none");
                 self.classes[class].shape = shape;
                 class
             }
@@ -161,6 +167,7 @@ impl Posted {
         e: &MatchEnvelope,
     ) -> Option<u32> {
         if let Some(index) = self.lone {
+            debug_assert_eq!((self.len, self.in_use), (1, 0), "it is the only receive");
             let receive = slots.at(index);
             if receive.context() != e.context || !receive.accepts(e) {
                 return None;
@@ -228,6 +235,7 @@ impl Posted {
             self.in_use &= !(1 << class);
         }
         self.len -= 1;
+        debug_assert_eq!(self.len == 0, self.in_use == 0, "a class in use holds receives");
         head
     }
 
@@ -271,6 +279,8 @@ impl Posted {
     #[inline]
     fn note_removed(&mut self, slots: &mut OperationSlots, index: u32) {
         self.len -= 1;
+        debug_assert_eq!(self.len == 0, self.in_use == 0, "a class in use holds receives");
+        debug_assert!(slots.at(index).is_posted(), "only posted receives are in bins");
         let state = match slots.at(index).is_multi() {
             true => SlotState::Operation,
             false => SlotState::Receive,

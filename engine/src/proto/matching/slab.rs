@@ -49,6 +49,7 @@ impl<T> Slab<T> {
         if let Some(slot) = self.slots.get_mut(index as usize) {
             self.vacant = slot.next_vacant;
             slot.generation = slot.generation.wrapping_add(1);
+            debug_assert!(slot.generation & 1 == 1, "slot {index} is in use already");
             slot.value = value;
             return SlotKey { index, generation: slot.generation };
         }
@@ -58,6 +59,7 @@ impl<T> Slab<T> {
     #[cold]
     fn push(&mut self, value: T) -> SlotKey {
         let index = self.slots.len();
+        debug_assert_eq!(self.len, index + 1, "no slot is vacant where none is listed");
         // The endpoint bounds unexpected messages by memory, far below this.
         assert!(index < NIL as usize, "more than 2^32 - 1 messages to match");
         self.slots.push(Slot { generation: 1, next_vacant: NIL, value });

@@ -107,6 +107,7 @@ impl OperationSlot {
     /// Notes that the receive, which is no multi-receive, has left its bin.
     #[inline]
     pub(super) fn note_taken(&mut self) {
+        debug_assert_eq!(self.state, SlotState::Posted, "only posted receives are in bins");
         self.state = SlotState::Receive;
     }
 
@@ -210,7 +211,7 @@ impl OperationSlots {
     fn use_slot(&mut self, fill: impl FnOnce(&mut OperationSlot)) -> Option<Id> {
         let index = self.vacant;
         let Some(slot) = self.entries.get_mut(index as usize) else { return self.push(fill) };
-        debug_assert_eq!(slot.state, SlotState::Vacant);
+        debug_assert_eq!(slot.state, SlotState::Vacant, "a listed slot holds nothing");
         self.vacant = slot.link.next();
         self.len += 1;
         fill(slot);
@@ -223,6 +224,7 @@ impl OperationSlots {
         if index >= self.limit {
             return None;
         }
+        debug_assert_eq!(self.len, index, "no slot is vacant where none is listed");
         reserve_for(&mut self.entries, index + 1);
         self.len += 1;
         let mut slot = OperationSlot {

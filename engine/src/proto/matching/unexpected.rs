@@ -114,6 +114,7 @@ impl Unexpected {
         let sequence = FIRST_ARRIVAL + self.next_sequence;
         self.next_sequence += 1;
         let key = self.nodes.insert(Node::new(sequence, e, message));
+        debug_assert_eq!(self.live >> self.views.len(), 0, "only views that exist are live");
         let mut live = self.live;
         while live != 0 {
             let view = live.trailing_zeros() as usize;
@@ -149,6 +150,7 @@ impl Unexpected {
         while live != 0 {
             let view = live.trailing_zeros() as usize;
             live &= live - 1;
+            debug_assert!(self.views[view].bins.is_empty(), "no message is in an empty queue");
             if self.next_sequence - self.views[view].asked > IDLE_ARRIVALS {
                 self.live &= !(1 << view);
             }
@@ -224,6 +226,7 @@ impl Unexpected {
             ARRIVAL_ORDER
         };
         if self.live & 1 << view == 0 {
+            debug_assert!(self.views[view].bins.is_empty(), "a view that is not live holds none");
             self.live |= 1 << view;
             let arrived = self.nodes.in_order(|node| Some(node.sequence));
             for &(_, index) in &arrived {
@@ -253,6 +256,10 @@ impl Unexpected {
             let View { bins, links, .. } = &mut self.views[view];
             bins.unlink(links, index);
         }
+        debug_assert!(
+            self.nodes.len() > 1 || self.views.iter().all(|view| view.bins.is_empty()),
+            "the last message leaves all views"
+        );
         self.nodes.remove(index).kept()
     }
 

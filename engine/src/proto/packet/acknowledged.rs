@@ -39,6 +39,7 @@ impl Path {
         cumulative: u64,
     ) {
         let mut newly_acked = NewlyAcked { sent_from_ns: u64::MAX, ..NewlyAcked::default() };
+        debug_assert!(cumulative <= self.sent.next(), "the acknowledgement was checked");
         let floor = self.sent.floor();
         if cumulative > floor {
             for word in floor / WORD..=(cumulative - 1) / WORD {
@@ -156,6 +157,7 @@ impl Path {
     pub(super) fn find_losses(&mut self, now_ns: u64, by_time: bool, acked_from_ns: u64) {
         self.lost_at_ns = None;
         let Some(highest) = self.highest_acked else { return };
+        debug_assert!(highest < self.sent.next(), "only sent packets are acknowledged");
         let delay_ns = self.loss.delay_ns(&self.rtt);
         let (mut first_ns, mut last_ns) = (u64::MAX, 0);
         let mut at = self.sent.oldest();

@@ -162,6 +162,7 @@ impl Congestion {
             self.growth_part += self.growth * bytes;
             let whole = self.growth_part / self.window.max(1);
             self.growth_part -= whole * self.window;
+            debug_assert!(self.growth_part < self.window.max(1), "whole bytes are taken");
             self.window += whole;
         }
         self.window = self.window.min(WINDOW_MAX_PACKETS * self.datagram);
@@ -310,6 +311,7 @@ impl Congestion {
     }
 
     fn shrink(&mut self, window: u64, next: u64) {
+        debug_assert!(window <= self.window, "it does not grow by that");
         self.window = window.max(self.datagram / WINDOW_MIN_PARTS);
         self.round_end = next;
         self.round_queue_ns = u64::MAX;

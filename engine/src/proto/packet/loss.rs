@@ -142,6 +142,8 @@ impl Loss {
             self.packets = (self.packets - (self.packets / 8).max(1)).max(PACKETS_MIN);
             self.eighths = (self.eighths - 1).max(EIGHTHS_MIN);
         }
+        debug_assert!((PACKETS_MIN..=PACKETS_MAX).contains(&self.packets), "within limits");
+        debug_assert!((EIGHTHS_MIN..=EIGHTHS_MAX).contains(&self.eighths), "within limits");
     }
 
     /// Returns the number of spurious losses.

@@ -95,6 +95,8 @@ impl Mtu {
 
     /// Notes that a probe of this length was sent.
     pub(super) fn handle_probe_sent(&mut self, bytes: usize) {
+        debug_assert!(self.probing.is_none(), "one probe is outstanding");
+        debug_assert!(bytes as u32 > self.current, "a probe is longer than what passes");
         self.probing = Some(bytes as u32);
     }
 
@@ -108,6 +110,7 @@ impl Mtu {
             return false;
         }
         self.current = bytes;
+        self.debug_check();
         self.rest_if_done(now_ns);
         true
     }
@@ -122,8 +125,21 @@ impl Mtu {
         if self.tries >= TRIES {
             self.tries = 0;
             self.too_long = self.too_long.min(bytes).max(self.current + 1);
+            self.debug_check();
             self.rest_if_done(now_ns);
         }
+    }
+
+    /// Checks the order of the lengths.
+    fn debug_check(&self) {
+        debug_assert!(
+            (self.least..=self.most).contains(&self.current),
+            "datagrams have lengths that both sides take"
+        );
+        debug_assert!(
+            self.current < self.too_long && self.too_long <= self.most + 1,
+            "what passes is shorter than what does not"
+        );
     }
 
     fn rest_if_done(&mut self, now_ns: u64) {
@@ -156,6 +172,7 @@ impl Mtu {
             return false;
         }
         self.long_lost = 0;
+        debug_assert!(self.current > self.least, "the lost ones were longer than the shortest");
         self.too_long = self.current;
         self.current = self.least;
         self.too_long_before = 0;

@@ -76,6 +76,7 @@ impl NumberSet {
     /// Makes the range `low..=high` valid, and grows if the ring is too short.
     #[inline]
     pub(super) fn reserve(&mut self, low: u64, high: u64) {
+        debug_assert!(low <= high, "a range has an order");
         if high / WORD - low / WORD >= self.words.len() as u64 {
             self.grow(low / WORD, high / WORD);
         }
@@ -84,6 +85,7 @@ impl NumberSet {
     #[cold]
     fn grow(&mut self, low_word: u64, high_word: u64) {
         let length = (high_word - low_word + 1).next_power_of_two();
+        debug_assert!(length as usize > self.words.len(), "the ring grows");
         let mut words = vec![0; length as usize];
         for word in low_word..low_word + self.words.len() as u64 {
             words[(word & (length - 1)) as usize] = self.word(word);

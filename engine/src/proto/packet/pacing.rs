@@ -44,6 +44,7 @@ impl Pacer {
         let burst = (BURST_PACKETS * datagram).max(bytes_in(self.rate, BURST_NS));
         self.burst = burst.min(window.max(datagram));
         self.tokens = self.tokens.min(self.burst);
+        debug_assert!(self.burst > 0 && self.rate > 0, "something may be sent some time");
     }
 
     fn fill(&mut self, now_ns: u64) {
@@ -56,7 +57,9 @@ impl Pacer {
             self.tokens += bytes;
             // Only time that became whole bytes is consumed.
             self.filled_ns += time_of(self.rate, bytes);
+            debug_assert!(self.filled_ns <= now_ns, "only time that has passed is consumed");
         }
+        debug_assert!(self.tokens <= self.burst, "a bucket holds a burst");
     }
 
     /// Returns when `bytes` may be sent: `None` is now. Set the rate before, unless it is in use.

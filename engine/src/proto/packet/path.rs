@@ -194,7 +194,8 @@ impl Path {
             self.apply_deferred_ack();
         }
         let cumulative = packet.ack.map(|ack| self.check(&ack)).transpose()?;
-        self.received.handle(now_ns, number, floor, Wants::of(packet), &self.config);
+        let handled = self.received.handle(now_ns, number, floor, Wants::of(packet), &self.config);
+        debug_assert!(handled == arrival, "it was judged before");
         if let (Some(ack), Some(cumulative)) = (packet.ack, cumulative) {
             self.peer_cumulative = self.peer_cumulative.max(cumulative);
             if may_defer {
@@ -265,6 +266,7 @@ impl Path {
             if let Some(record) = self.sent.give_up_floor() {
                 self.handle_lost(now_ns, number, &record);
             }
+            debug_assert!(self.sent.floor() > number, "the floor rises");
         }
     }
 

@@ -107,6 +107,8 @@ impl Received {
         self.set.insert(number);
         self.end = self.end.max(number + 1);
         self.advance();
+        debug_assert!(self.cumulative <= self.end, "no number above the highest was received");
+        debug_assert!(self.end - self.cumulative <= NUMBERS_MAX, "those too far are refused");
         if wants != Wants::Nothing {
             if number >= self.newest {
                 (self.newest, self.newest_at_ns) = (number, now_ns);
@@ -137,6 +139,7 @@ impl Received {
         wants: Wants,
         config: &PathConfig,
     ) {
+        debug_assert!(self.is_next(number), "the caller has checked it");
         // A word is cleared when the cumulative number leaves it.
         if number % WORD == WORD - 1 {
             self.set.clear_word(number / WORD);
@@ -229,6 +232,7 @@ impl Received {
     #[inline(always)]
     pub(super) fn write(&mut self, now_ns: u64, out: &mut [u8]) -> usize {
         debug_assert!(out.len() >= ACK_BYTES_MAX, "the caller reserves the longest one");
+        debug_assert_eq!(self.waiting > 0, self.due_ns.is_some(), "what waits is due some time");
         let delay_ns = now_ns.saturating_sub(self.newest_at_ns);
         let mut writer = AckWriter::new(out, self.cumulative, delay_ns);
         if self.end > self.cumulative {
@@ -248,6 +252,7 @@ impl Received {
                 let slots = 0..words as usize;
                 writer.window(from - base, slots.map(|at| self.set.word(from + at as u64)));
                 self.sweep_word = from + words;
+                debug_assert!(self.sweep_word <= newest, "the sweep ends before the newest words");
             }
         }
         self.announced_end = self.end;

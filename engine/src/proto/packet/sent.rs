@@ -115,6 +115,7 @@ impl Sent {
 
     #[inline]
     pub(super) fn record(&self, number: u64) -> &Record {
+        debug_assert!((self.base..self.next).contains(&number), "records are of numbers in use");
         &self.records[self.slot(number)]
     }
 
@@ -123,6 +124,7 @@ impl Sent {
     /// RR-PKT-1.
     #[inline(always)]
     pub(super) fn push(&mut self, record: Record) -> u64 {
+        debug_assert!(self.room() > 0, "the receiver accepts the number");
         let number = self.next;
         self.next += 1;
         self.outstanding.reserve(self.base, number);
@@ -156,6 +158,7 @@ impl Sent {
     #[cold]
     fn grow(&mut self, length: u64) {
         let length = length as usize;
+        debug_assert!(length > self.records.len(), "the ring grows");
         let mut records = vec![Record::default(); length];
         for number in self.base..self.next {
             records[number as usize & (length - 1)] = *self.record(number);
@@ -175,10 +178,12 @@ impl Sent {
     /// Removes an outstanding number that was acknowledged.
     #[inline]
     pub(super) fn acknowledge(&mut self, number: u64) -> Record {
+        debug_assert!(self.outstanding.contains(number), "it is outstanding");
         self.outstanding.remove(number);
         let record = *self.record(number);
         self.count -= 1;
         self.bytes_in_flight -= u64::from(record.bytes);
+        debug_assert!(self.count > 0 || self.bytes_in_flight == 0, "packets have bytes");
         record
     }
 
@@ -186,11 +191,13 @@ impl Sent {
     /// unchanged.
     #[inline]
     pub(super) fn acknowledge_word(&mut self, word: u64, bits: u64) {
+        debug_assert_eq!(bits & !self.outstanding.word(word), 0, "they are outstanding");
         self.outstanding.remove_all(word, bits);
         self.count -= u64::from(bits.count_ones());
         for number in numbers(word, bits) {
             self.bytes_in_flight -= u64::from(self.record(number).bytes);
         }
+        debug_assert!(self.count > 0 || self.bytes_in_flight == 0, "packets have bytes");
     }
 
     /// Returns whether the lowest number is outstanding and none is remembered as lost.
@@ -202,6 +209,7 @@ impl Sent {
     /// Marks an outstanding number as lost; it is remembered.
     pub(super) fn lose(&mut self, number: u64, now_ns: u64) -> Record {
         let record = self.acknowledge(number);
+        debug_assert!(!self.lost.contains(number), "a packet is lost once");
         self.lost.insert(number);
         self.lost_order.push_back((number, now_ns));
         record
@@ -209,6 +217,7 @@ impl Sent {
 
     /// Drops a number remembered as lost that was only late.
     pub(super) fn forgive(&mut self, number: u64) {
+        debug_assert!(self.lost.contains(number), "it is remembered as lost");
         self.lost.remove(number);
     }
 
@@ -249,6 +258,7 @@ impl Sent {
             outstanding | lost
         });
         self.oldest = self.oldest.max(self.base);
+        debug_assert!(self.count == 0 || self.base < self.next, "what is outstanding is above");
     }
 
     /// Returns the first number at or above `from` that is set in `bits`, else `next`.

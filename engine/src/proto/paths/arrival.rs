@@ -93,7 +93,8 @@ impl PathTable {
             self.dropped.unknown += 1;
             return Ok(());
         }
-        let Some(index) = index_of(self) else { return Ok(()) };
+        let index = debug_assert_some!(index_of(self), "it is known, or was just opened");
+        let Some(index) = index else { return Ok(()) };
         let length = bytes.len() - PACKET_TAG_BYTES;
         let (is_segment, handled) =
             match self.handle_on_path(core, info, session, index, bytes, effects) {
@@ -101,7 +102,8 @@ impl PathTable {
                 Ok(Outcome::Genuine { is_segment }) => (is_segment, Ok(())),
                 Err(offence) => (false, Err(offence)),
             };
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return handled };
+        let paths = self.by_slot.get_mut(session as usize);
+        let Some(paths) = debug_assert_some!(paths, "a packet came on one") else { return handled };
         let is_active = paths.get(index).is_some_and(SessionPath::is_active);
         let is_led = is_segment && paths.note_segments(length, index != PRIMARY);
         if paths.is_doubtful || !is_active {
@@ -148,7 +150,8 @@ impl PathTable {
         let ReceiveInfo { from, now_ns, late_ns } = info;
         let dropped = &mut self.dropped;
         let paths = self.by_slot.get_mut(session as usize);
-        let Some(path) = paths.and_then(|paths| paths.get_mut(index)) else {
+        let path = paths.and_then(|paths| paths.get_mut(index));
+        let Some(path) = debug_assert_some!(path, "the path was found by its number") else {
             return Ok(Outcome::Dropped);
         };
         if bytes[0] != KIND_PACKET {
@@ -246,7 +249,8 @@ impl PathTable {
 
     #[inline(always)]
     fn drain_paths_of(&mut self, core: &mut Core, session: u32, effects: &mut impl Effects) {
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        let paths = self.by_slot.get_mut(session as usize);
+        let Some(paths) = debug_assert_some!(paths, "slots of paths stay") else { return };
         let mut had_update = false;
         if let Some(primary) = paths.primary.as_deref_mut() {
             had_update |= primary.drain(core, session, &mut self.timers, effects);

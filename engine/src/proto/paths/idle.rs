@@ -19,6 +19,14 @@ pub(super) struct InUse {
     since_ns: u64,
 }
 
+#[cfg(any(test, feature = "sim"))]
+impl InUse {
+    /// Returns the slot of the session.
+    pub(super) fn session(&self) -> u32 {
+        self.session
+    }
+}
+
 impl Paths {
     /// Notes that something was sent or received.
     #[inline]
@@ -52,7 +60,10 @@ impl PathTable {
     ) {
         let Self { in_use, by_slot, .. } = self;
         in_use.retain_mut(|it| {
-            let Some(paths) = by_slot.get_mut(it.session as usize) else { return false };
+            let paths = by_slot.get_mut(it.session as usize);
+            let Some(paths) = debug_assert_some!(paths, "slots of paths stay") else {
+                return false;
+            };
             // Another session has its slot, or it has two entries.
             if !paths.is_in_use {
                 return false;

@@ -32,8 +32,9 @@ impl PathTable {
         session: u32,
         theirs: Option<u16>,
     ) {
-        let Some(paths) = self.by_slot.get(session as usize) else { return };
-        let is_reading = paths.choice.as_ref().is_some_and(|it| it.trial.is_due(now_ns));
+        let paths = debug_assert_some!(self.of(session), "something came on one of them");
+        let choice = paths.and_then(|paths| paths.choice.as_ref());
+        let is_reading = choice.is_some_and(|it| it.trial.is_due(now_ns));
         if let Some(theirs) = theirs {
             self.follow(core, now_ns, session, theirs);
         }
@@ -67,7 +68,8 @@ impl PathTable {
                 .filter(|&(other, _)| other != index)
                 .filter_map(|(_, path)| path.rail_health.as_deref()?.reference())
                 .max_by_key(|reference| reference.sent_ns);
-            let Some(path) = paths.all_mut().nth(index) else { break };
+            let path = debug_assert_some!(paths.get_mut(index), "the paths stay where they are");
+            let Some(path) = path else { break };
             let mut evidence = path.evidence();
             (evidence.bulk_ns, evidence.is_stalled) = core
                 .session(session)
@@ -75,7 +77,8 @@ impl PathTable {
             if path.at == streams_at {
                 evidence.bulk_ns = evidence.bulk_ns.max(streamed_ns);
             }
-            let Some(health) = &mut path.rail_health else { continue };
+            let health = debug_assert_some!(&mut path.rail_health, "each of several has a health");
+            let Some(health) = health else { continue };
             let is_needed = active == 0;
             if let Some(change) = health.observe(now_ns, &evidence, reference, is_needed) {
                 if !path.is_off {
@@ -107,6 +110,11 @@ impl PathTable {
             });
             paths.is_doubtful |= !is_settled;
         }
+        debug_assert_eq!(
+            active,
+            paths.all().filter(|path| path.is_active()).count(),
+            "changes are counted"
+        );
         paths.silent_since_ns = match paths.silent_since_ns {
             _ if active > 0 => None,
             since => Some(since.unwrap_or(now_ns)),
@@ -171,7 +179,8 @@ impl PathTable {
     ///
     /// RR-RAIL-3.
     fn try_mute_paths(&self, core: &mut Core, now_ns: u64, session: u32) {
-        let Some(paths) = self.by_slot.get(session as usize) else { return };
+        let paths = debug_assert_some!(self.of(session), "its paths were judged");
+        let Some(paths) = paths else { return };
         let is_long = |since: u64| now_ns.saturating_sub(since) >= LAST_RESORT_NS;
         let is_mute = |path: &SessionPath| {
             path.rail_health.as_deref().is_some_and(RailHealth::has_never_answered)
@@ -189,8 +198,9 @@ impl PathTable {
     ///
     /// RR-RAIL-3.
     fn leave_mute_paths(&self, core: &mut Core, now_ns: u64, session: u32) {
-        let Some(known) = core.sessions.at(session as usize) else { return };
-        let Some(paths) = self.by_slot.get(session as usize) else { return };
+        let known = core.sessions.at(session as usize).zip(self.of(session));
+        let known = debug_assert_some!(known, "paths are of sessions in the table");
+        let Some((known, paths)) = known else { return };
         let has_answered = |at: usize| {
             let mut paths = paths.all().filter(|path| usize::from(path.at) == at);
             paths.any(|path| path.rail_health.as_deref().is_some_and(|it| !it.has_never_answered()))
@@ -228,7 +238,9 @@ impl PathTable {
             }
             Phase::Probing => {}
         }
-        let Some(known) = core.sessions.at_mut(session as usize) else { return };
+        let known = core.sessions.at_mut(session as usize);
+        let known = debug_assert_some!(known, "paths are of sessions in the table");
+        let Some(known) = known else { return };
         known.rails.note_change(usize::from(at), change.cause, now_ns);
         let remote = known.rails.paths.get(usize::from(at)).and_then(|path| path.remote);
         let (initiators, acceptors) = rails_of(number);

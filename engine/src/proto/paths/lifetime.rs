@@ -22,31 +22,32 @@ impl PathTable {
         number: u16,
         at: usize,
     ) {
-        let Some(known) = core.sessions.at(session as usize) else { return };
-        let Some(announced) = known.rails.paths.get(at) else { return };
-        let Some(keys) = known.keys.as_ref() else { return };
+        let known = core.sessions.at(session as usize);
+        let known = known.and_then(|it| Some((it, it.rails.paths.get(at)?, it.keys.as_ref()?)));
+        let known = debug_assert_some!(known, "a new path is one of a connected session");
+        let Some((known, announced, keys)) = known else { return };
         let is_initiator = known.connection.is_initiator();
-        let primary = self.of(session).and_then(|paths| paths.primary.as_deref());
-        let Some(port) = primary.map(|primary| primary.port) else { return };
+        let paths = debug_assert_some!(self.of(session), "its first path is open");
+        let primary = paths.and_then(|paths| paths.primary.as_deref());
+        let Some(primary) = debug_assert_some!(primary, "its first path is open") else { return };
+        let (port, takes_trains) = (primary.port, primary.takes_trains);
+        let datagram_bytes_max = primary.packets.datagram_bytes_max();
         let (initiators, acceptors) = rails_of(number);
         let rail = if is_initiator { initiators } else { acceptors };
         let remote = match announced.remote {
             Some(address) => self.scoped(rail, SocketAddr::new(address, port)),
             None => SocketAddr::new(known.locators.first().ip(), port),
         };
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        let Some(primary) = paths.primary.as_deref_mut() else { return };
         let config = PathConfig {
             session: known.id,
             path: number,
             tag_bytes: PACKET_TAG_BYTES,
-            datagram_bytes_max: primary.packets.datagram_bytes_max(),
+            datagram_bytes_max,
             ..PathConfig::default()
         };
         let mut path = SessionPath::new(Path::new(config), keys.path(number, is_initiator), remote);
         (path.session_id, path.number, path.rail, path.at) = (known.id, number, rail, at as u8);
-        path.port = primary.port;
-        path.takes_trains = primary.takes_trains;
+        (path.port, path.takes_trains) = (port, takes_trains);
         path.is_held = true;
         let down = self.rails_down;
         let health_of = |rail: u8| {
@@ -59,8 +60,10 @@ impl PathTable {
         path.rail_health = Some(Box::new(health_of(rail)));
         path.packets.ask();
         path.wake_at(now_ns, session, &mut self.timers);
-        if primary.rail_health.is_none() {
-            primary.rail_health = Some(Box::new(health_of(primary.rail)));
+        let paths = &mut self.by_slot[session as usize];
+        debug_assert!(paths.index_of(number).is_none(), "a path is opened once");
+        if let Some(primary) = &mut paths.primary {
+            primary.rail_health.get_or_insert_with(|| Box::new(health_of(primary.rail)));
         }
         paths.choice.get_or_insert_default();
         if paths.standby.is_empty() {
@@ -83,8 +86,12 @@ impl PathTable {
         number: u16,
         bytes: &[u8],
     ) -> bool {
-        let Some(known) = core.sessions.at(session as usize) else { return false };
-        let Some(keys) = known.keys.as_ref() else { return false };
+        let known = core.sessions.at(session as usize);
+        let known = debug_assert_some!(known, "paths are of sessions in the table");
+        // It may just have ended.
+        let Some((known, keys)) = known.and_then(|it| Some((it, it.keys.as_ref()?))) else {
+            return false;
+        };
         if known.connection.is_initiator() || !known.rails.are_announced() {
             return false;
         }
@@ -94,13 +101,9 @@ impl PathTable {
             return false;
         }
         // A bulk lane may have announced it before.
-        let known = core.sessions.at(session as usize);
-        let at = known.and_then(|known| known.rails.position(number));
-        let Some(at) =
-            at.or_else(|| core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number)))
-        else {
-            return false;
-        };
+        let at = known.rails.position(number);
+        let add = || core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number));
+        let Some(at) = at.or_else(add) else { return false };
         self.open_other_path(core, now_ns, session, number, at);
         true
     }
@@ -125,8 +128,10 @@ impl PathTable {
         bytes_max: usize,
         takes_trains: bool,
     ) -> bool {
-        let Some(known) = core.sessions.at(session as usize) else { return false };
-        let Some(keys) = known.keys.as_ref() else { return false };
+        let known = core.sessions.at(session as usize);
+        let known = known.and_then(|it| Some((it, it.keys.as_ref()?)));
+        let known = debug_assert_some!(known, "the session was just established");
+        let Some((known, keys)) = known else { return false };
         let (id, is_initiator) = (known.id, known.connection.is_initiator());
         if self.by_session.contains_key(&id) {
             return false;
@@ -151,7 +156,9 @@ impl PathTable {
         let mut path = SessionPath::new(packets, keys, remote);
         path.session_id = id;
         path.takes_trains = takes_trains;
-        self.of_mut(session).primary = Some(Box::new(path));
+        let paths = self.of_mut(session);
+        debug_assert_eq!(paths.count(), 0, "a new session has no path");
+        paths.primary = Some(Box::new(path));
         true
     }
 
@@ -198,9 +205,14 @@ impl PathTable {
     /// Removes the paths of a closed session.
     pub(crate) fn close(&mut self, session: u32) {
         let over = std::mem::take(self.of_mut(session));
+        debug_assert!(
+            over.primary.is_some() || over.standby.is_empty(),
+            "other paths stand by for a first one"
+        );
         self.standing_by -= over.standby.len();
         for path in over.primary.into_iter().chain(over.standby) {
-            self.by_session.remove(&path.session_id);
+            let removed = self.by_session.remove(&path.session_id);
+            debug_assert!(removed.is_none_or(|it| it == session), "ids are of one session");
             self.of_closed = self.of_closed.with(&path.packets);
         }
     }

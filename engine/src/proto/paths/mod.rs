@@ -250,6 +250,19 @@ impl Paths {
         self.are_several() && self.has_streamed && self.primary_at() != Some(self.stream_at)
     }
 
+    /// Checks that the paths agree with each other.
+    #[cfg(any(test, feature = "sim"))]
+    fn check(&self) {
+        if self.are_several() {
+            assert!(self.primary.is_some() && self.choice.is_some(), "one of several is primary");
+            assert!(self.all().all(|path| path.rail_health.is_some()), "each has a health");
+            assert!(self.standby.iter().all(|path| path.is_held), "the primary one carries");
+        }
+        for (index, path) in self.all().enumerate() {
+            assert_eq!(self.index_of(path.number), Some(index), "a path is there once");
+        }
+    }
+
     /// Returns whether the choice of the primary path has stood for `settled_ns`, and no change is
     /// due.
     pub(crate) fn are_settled(&self, now_ns: u64, settled_ns: u64) -> bool {
@@ -333,6 +346,32 @@ impl PathTable {
     /// Returns whether no session has a path.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_session.is_empty()
+    }
+
+    /// Checks that the paths of each session, and the lists of sessions, agree.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn check(&self) {
+        let standing_by: usize = self.by_slot.iter().map(|paths| paths.standby.len()).sum();
+        assert_eq!(standing_by, self.standing_by, "paths beyond the first ones are counted");
+        for (&id, &slot) in &self.by_session {
+            let paths = self.of(slot).expect("its slot has paths");
+            assert!(paths.all().all(|path| path.session_id == id), "all paths have that id");
+        }
+        for (slot, paths) in (0..).zip(&self.by_slot) {
+            paths.check();
+            for path in paths.all() {
+                let listed = self.by_session.get(&path.session_id);
+                assert_eq!(listed, Some(&slot), "a session is found by the id of its packets");
+                assert!(!path.has_update || self.to_drain.contains(&slot), "it is drained");
+                assert!(!path.is_awake || self.awake.contains(&slot), "it is visited");
+                let is_timed = self.timers.contains(path.timer_ns, slot);
+                assert!(path.timer_ns == u64::MAX || is_timed, "a timer that is set expires");
+            }
+            let is_listed = paths.standby.is_empty() || self.several.contains(&slot);
+            assert!(is_listed, "session {slot} has several paths, unlisted");
+            let is_in_use = self.in_use.iter().any(|it| it.session() == slot);
+            assert!(is_in_use || !paths.is_in_use, "session {slot} is in use, unlisted");
+        }
     }
 
     /// Returns whether the NIC of a rail has no carrier.

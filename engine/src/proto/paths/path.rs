@@ -370,6 +370,7 @@ impl SessionPath {
     pub(super) fn wake_at(&mut self, at_ns: u64, session: u32, timers: &mut Timers) {
         if timers.at(at_ns) < self.timer_ns {
             self.timer_ns = timers.push(at_ns, session);
+            debug_assert!(self.timer_ns != u64::MAX, "a timer that is set expires");
         }
     }
 }

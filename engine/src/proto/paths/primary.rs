@@ -19,6 +19,16 @@ const ELSEWHERE: u32 = 8;
 /// A side that receives fewer long datagrams between two readings does not follow the peer.
 const LED_FROM: u32 = 32;
 
+/// Returns a session that has several paths, and these.
+fn known<'a, 'b>(
+    core: &'a Core,
+    by_slot: &'b mut [Paths],
+    session: u32,
+) -> Option<(&'a Session, &'b mut Paths)> {
+    let known = core.sessions.at(session as usize).zip(by_slot.get_mut(session as usize));
+    debug_assert_some!(known, "paths are of sessions in the table")
+}
+
 /// Returns whether a path may carry segments.
 fn is_fit(path: &SessionPath) -> bool {
     path.is_active() && path.health == Health::Good
@@ -72,8 +82,7 @@ impl PathTable {
     ///
     /// RR-RAIL-4.
     pub(super) fn choose_primary(&mut self, core: &mut Core, now_ns: u64, session: u32) {
-        let Some(known) = core.sessions.at(session as usize) else { return };
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        let Some((known, paths)) = known(core, &mut self.by_slot, session) else { return };
         let favourite = paths.choice.as_ref().and_then(|it| it.preference.favourite());
         let rank = |path: &SessionPath| {
             let speed = known.rails.paths.get(usize::from(path.at)).map_or(0, PathState::speed);
@@ -87,9 +96,10 @@ impl PathTable {
         if let Some((rank, at)) = best
             && current.is_none_or(|current| rank < current)
         {
-            if let (Some(primary), Some(other)) = (&mut paths.primary, paths.standby.get_mut(at)) {
+            let primary = debug_assert_some!(&mut paths.primary, "another one stands by for it");
+            if let Some(primary) = primary {
                 primary.is_held = true;
-                std::mem::swap(primary, other);
+                std::mem::swap(primary, &mut paths.standby[at]);
             }
             if let Some(choice) = &mut paths.choice {
                 choice.carries_since_ns = now_ns;
@@ -103,6 +113,10 @@ impl PathTable {
             // sent again by the next connection.
             core.with(session, |it, cx| it.resend_all(cx, true));
         }
+        debug_assert!(
+            paths.standby.iter().all(|path| path.is_held),
+            "only the primary path carries segments"
+        );
         // New segments fit every path that may have to carry them.
         let least = paths.all().filter(|path| is_fit(path));
         if let Some(bytes) = least.map(|path| path.packets.payload_bytes_max()).min()
@@ -121,16 +135,16 @@ impl PathTable {
     /// messages wait for replies from the other. The side that opened the session decides.
     #[cold]
     pub(super) fn follow(&mut self, core: &mut Core, now_ns: u64, session: u32, path: u16) {
-        let Some(known) = core.sessions.at(session as usize) else { return };
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        let Some((known, paths)) = known(core, &mut self.by_slot, session) else { return };
         paths.all_mut().for_each(|path| path.packets.apply_deferred_ack());
         let primary = paths.primary.as_deref().filter(|path| is_fit(path));
         let theirs = paths.standby.iter().find(|it| it.number == path && is_fit(it));
         let (Some(primary), Some(theirs)) = (primary, theirs) else { return };
-        let is_streaming = core.session(session).is_some_and(Session::holds_long);
+        let is_streaming = known.holds_long();
         let may_follow = class_of(known, theirs) == class_of(known, primary)
             && is_near(theirs, primary, is_streaming);
-        let Some(choice) = &mut paths.choice else { return };
+        let choice = debug_assert_some!(&mut paths.choice, "it is made among several");
+        let Some(choice) = choice else { return };
         let is_free = !known.connection.is_initiator() && !choice.trial.is_trying();
         if may_follow && is_free {
             choice.preference.choose(path);
@@ -142,9 +156,9 @@ impl PathTable {
     /// higher one. Called when a packet arrives.
     #[cold]
     pub(super) fn try_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
-        let Some(known) = core.sessions.at(session as usize) else { return };
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        let Some(choice) = &mut paths.choice else { return };
+        let Some((known, paths)) = known(core, &mut self.by_slot, session) else { return };
+        let choice = debug_assert_some!(&mut paths.choice, "it is made among several");
+        let Some(choice) = choice else { return };
         choice.trial.put_off(now_ns);
         let came = std::mem::take(&mut choice.segments_came);
         let is_led = came >= LED_FROM && !known.connection.is_initiator();
@@ -152,9 +166,9 @@ impl PathTable {
         let Some(primary) = primary else { return };
         let mut delivered = primary.packets.delivered();
         if primary.at == paths.stream_at {
-            delivered.bytes += core.session(session).map_or(0, Session::delivered_by_stream);
+            delivered.bytes += known.delivered_by_stream();
         }
-        let is_streaming = core.session(session).is_some_and(Session::holds_long);
+        let is_streaming = known.holds_long();
         let segment_bytes = choice.segment_bytes.max(1) as u64;
         let used = Used { path: primary.number, delivered, segment_bytes };
         let class = class_of(known, primary);
@@ -179,8 +193,7 @@ impl PathTable {
     /// comparison. Called when a packet arrives, so an idle session sends no probes.
     #[cold]
     pub(super) fn compare_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
-        let Some(known) = core.sessions.at(session as usize) else { return };
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        let Some((known, paths)) = known(core, &mut self.by_slot, session) else { return };
         if let Some(choice) = &mut paths.choice {
             choice.preference.put_off(now_ns);
         }
@@ -192,8 +205,7 @@ impl PathTable {
             Some(Distance { path: path.number, round_trip_ns })
         };
         let alike = |path: &&SessionPath| is_fit(path) && class_of(known, path) == class;
-        let is_streaming =
-            primary.at == paths.stream_at && core.session(session).is_some_and(Session::holds_long);
+        let is_streaming = primary.at == paths.stream_at && known.holds_long();
         let used = round_trip_ns(primary, is_streaming)
             .map(|round_trip_ns| Distance { path: primary.number, round_trip_ns });
         let standby = paths.standby.iter().map(|path| &**path);

@@ -93,7 +93,8 @@ impl PathTable {
         awake.sort_unstable();
         awake.dedup();
         for &session in &awake {
-            let Some(paths) = self.by_slot.get_mut(session as usize) else { continue };
+            let paths = self.by_slot.get_mut(session as usize);
+            let Some(paths) = debug_assert_some!(paths, "slots of paths stay") else { continue };
             for path in paths.all_mut() {
                 path.is_awake = false;
                 path.packets.apply_deferred_ack();

@@ -36,6 +36,7 @@ impl Timers {
 
     /// Begins serving all timers up to `until_ns`: timers set from now on are for the next turn.
     pub(super) fn begin(&mut self, until_ns: u64) {
+        debug_assert!(self.served_ns <= until_ns + 1, "the clock does not go back");
         self.served_ns = until_ns + 1;
     }
 
@@ -76,6 +77,12 @@ impl Timers {
     pub(super) fn stands(all: &[Paths], at_ns: u64, session: u32) -> bool {
         let paths = all.get(session as usize);
         paths.is_some_and(|paths| paths.all().any(|path| path.timer_ns == at_ns))
+    }
+
+    /// Returns whether there is this entry.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn contains(&self, at_ns: u64, session: u32) -> bool {
+        self.heap.iter().any(|&Reverse(entry)| entry == (at_ns, session))
     }
 
     /// Returns the number of entries, stale ones included.

@@ -138,7 +138,8 @@ impl Core {
         let Admission { hello: PendingHello { engine, epoch, .. }, locators } = admission;
         self.end_admission(&admission);
         let slot = self.session_with(engine, locators)?;
-        let (session, mut cx) = self.enter(slot)?;
+        let entered = debug_assert_some!(self.enter(slot), "the session of an engine exists");
+        let (session, mut cx) = entered?;
         let was_trying =
             matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
         if epoch <= session.epoch_seen || !session.connection.admit() {

@@ -48,10 +48,15 @@ impl PeerTable {
 
     /// Removes the session that was in `slot`, and its remote endpoints.
     fn remove_session(&mut self, slot: u32, session: &Session) {
-        self.by_engine.remove(&session.engine);
+        let removed = self.by_engine.remove(&session.engine);
+        debug_assert_eq!(
+            removed,
+            (session.engine != 0).then_some(slot),
+            "a session with an engine is found by it"
+        );
         self.places.forget(slot, session);
         for remote in session.remotes.iter() {
-            if let Some(id) = self.id_at(remote) {
+            if let Some(id) = debug_assert_some!(self.id_at(remote), "its remotes exist") {
                 self.remotes.remove(id);
             }
         }
@@ -92,9 +97,12 @@ impl Core {
     }
 
     fn evict(&mut self, slot: u32) {
-        let Some(id) = self.sessions.id_at(slot as usize) else { return };
         self.end_own_offer(slot);
-        let Some(session) = self.sessions.remove(id) else { return };
+        let id = self.sessions.id_at(slot as usize);
+        let session = id.and_then(|id| self.sessions.remove(id));
+        let session = debug_assert_some!(session, "closed sessions are in the table");
+        let Some(session) = session else { return };
+        debug_assert!(!session.is_connected() && session.lanes.is_empty(), "it is closed");
         self.shared.peers.remove_session(slot, &session);
         self.shared.ready.forget(slot);
         for list in [&mut self.shared.timed, &mut self.shared.owing_acks] {

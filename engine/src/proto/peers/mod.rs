@@ -77,6 +77,29 @@ impl PeerTable {
         self.hellos
     }
 
+    /// Checks that remote endpoints, engines and sessions agree.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn check(&self, sessions: &Table<Session>) {
+        for (id, remote) in self.iter() {
+            let session = sessions.at(remote.session as usize).expect("a remote has a session");
+            let index = session.remotes.index_of(remote.endpoint);
+            assert_eq!(index as usize, id.index(), "{id:?} is among those of its session");
+        }
+        let known: usize = sessions.iter().map(|(_, it)| it.remotes.iter().count()).sum();
+        assert_eq!(known, self.remotes.len(), "a remote is of one session");
+        for (slot, session) in sessions.iter().filter(|(_, session)| session.engine != 0) {
+            let of_engine = self.session_of(session.engine).map(|slot| slot as usize);
+            assert_eq!(of_engine, Some(slot.index()), "an engine has one session");
+        }
+        for (engine, &slot) in &self.by_engine {
+            let session = sessions.at(slot as usize).map(|session| session.engine);
+            assert_eq!(session, Some(*engine), "session {slot} is of its engine");
+        }
+        for (at, slot) in self.closed.iter().enumerate() {
+            assert!(!self.closed[..at].contains(slot), "session {slot} is closed once");
+        }
+    }
+
     /// Creates the session with an engine that has none; engine 0 is an unknown one. `None`: at the
     /// limit.
     fn new_session(
@@ -104,7 +127,8 @@ impl Core {
     /// Returns the name of a remote endpoint for errors.
     pub(crate) fn name_of(&self, remote: u32) -> Option<RemoteName> {
         let remote = self.shared.peers.at(remote)?;
-        let session = self.sessions.at(remote.session as usize)?;
+        let session = self.sessions.at(remote.session as usize);
+        let session = debug_assert_some!(session, "the session of a remote stays")?;
         let (engine, locators) = (session.engine, session.locators);
         Some(RemoteName { engine, locators, endpoint: remote.endpoint })
     }
@@ -139,7 +163,8 @@ impl Core {
                 slot
             }
         };
-        let session = self.sessions.at_mut(slot as usize)?;
+        let session = self.sessions.at_mut(slot as usize);
+        let session = debug_assert_some!(session, "it was found, or just inserted")?;
         let peer = self.shared.peers.insert_remote(slot, session, endpoint)?;
         if session.failure == Some(PeerFailure::Removed) {
             session.reset_failure();
@@ -168,10 +193,12 @@ impl Core {
             self.abandon(message);
         }
         self.shared.peers.remove_remote(peer, &mut self.sessions);
-        let Some(session) = self.sessions.at(slot as usize) else { return true };
-        self.shared.peers.note_closed(slot, session.engine);
-        if session.remotes.is_empty() {
-            self.leave(slot);
+        let session = self.sessions.at(slot as usize);
+        if let Some(session) = debug_assert_some!(session, "the session of a remote stays") {
+            self.shared.peers.note_closed(slot, session.engine);
+            if session.remotes.is_empty() {
+                self.leave(slot);
+            }
         }
         self.end_receives_without_sender(effects);
         true

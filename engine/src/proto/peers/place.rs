@@ -84,7 +84,8 @@ impl Places {
     /// The place of a session is another one.
     fn set(&mut self, slot: u32, before: Option<&SocketAddr>, place: Option<&SocketAddr>) {
         if let Some(before) = before {
-            self.of.remove(&(before.ip(), before.port(), slot));
+            let was_there = self.of.remove(&(before.ip(), before.port(), slot));
+            debug_assert!(was_there, "a session is found by its place");
         }
         self.of.extend(place.map(|place| (place.ip(), place.port(), slot)));
     }
@@ -223,7 +224,8 @@ impl Core {
         }
         self.evict_some();
         let slot = self.shared.peers.new_session(&mut self.sessions, 0, place.into())?;
-        let session = self.sessions.at_mut(slot as usize)?;
+        let session = self.sessions.at_mut(slot as usize);
+        let session = debug_assert_some!(session, "it was just inserted")?;
         self.shared.peers.set_place(slot, session, Some(Box::new(place)));
         Some(slot)
     }
@@ -239,7 +241,8 @@ impl Core {
         if self.shared.peers.places.of.is_empty() {
             return;
         }
-        let Some(session) = self.sessions.at(slot as usize) else { return };
+        let session = self.sessions.at(slot as usize);
+        let Some(session) = debug_assert_some!(session, "the session exists") else { return };
         if session.first_remote().is_some() {
             return;
         }
@@ -277,38 +280,41 @@ impl Core {
             return self.fail_session(slot, PeerFailure::KnownOtherwise, effects);
         }
         self.take_place_over(remote, slot, other);
-        let Some((session, mut cx)) = self.enter(other) else { return };
+        let entered = debug_assert_some!(self.enter(other), "the session of an engine exists");
+        let Some((session, mut cx)) = entered else { return };
         if session.is_connected() {
             cx.add_work(Work::Stage);
         } else {
             session.reset_failure();
-            self.want_connection(other, now_ns);
+            session.want_connection(&mut cx, now_ns);
         }
     }
 
     /// Moves a remote endpoint, the operations with it and the place of a session to another
     /// session.
     fn take_place_over(&mut self, remote: Id, from: u32, to: u32) {
-        let Some(session) = self.sessions.at_mut(from as usize) else { return };
+        let session = self.sessions.at_mut(from as usize);
+        let Some(session) = debug_assert_some!(session, "it resolves the address") else { return };
         let place = session.place.clone();
         let index = remote.index() as u32;
         let waiting = session.take_waiting_with(index, &self.shared.operations);
         self.shared.peers.move_remote(remote, &mut self.sessions, to);
         self.shared.operations.move_to_session(index, from, to);
         self.give_place_up(from);
-        let Some(session) = self.sessions.at_mut(to as usize) else { return };
+        let session = self.sessions.at_mut(to as usize);
+        let Some(session) = debug_assert_some!(session, "the engine has a session") else { return };
         session.add_waiting(waiting);
         self.shared.peers.set_place(to, session, place);
     }
 
     /// Detaches the session from its listener address.
     fn give_place_up(&mut self, slot: u32) {
-        let Some((session, mut cx)) = self.enter(slot) else { return };
+        let entered = debug_assert_some!(self.enter(slot), "it resolves an address");
+        let Some((session, mut cx)) = entered else { return };
         session.stop_connecting(&mut cx);
+        cx.shared.peers.set_place(slot, session, None);
+        cx.shared.peers.note_closed(slot, session.engine);
         self.end_own_offer(slot);
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        self.shared.peers.set_place(slot, session, None);
-        self.shared.peers.note_closed(slot, session.engine);
     }
 }
 

@@ -40,12 +40,26 @@ impl SessionRemotes {
         self.iter().next().is_none()
     }
 
+    /// Adds an endpoint, which is not among them.
     fn set(&mut self, endpoint: u16, index: u32) {
+        debug_assert_eq!(self.index_of(endpoint), NO_REMOTE, "an endpoint has one remote");
         let slot = usize::from(endpoint);
         if self.by_endpoint.len() <= slot {
             self.by_endpoint.resize(slot + 1, NO_REMOTE);
         }
         self.by_endpoint[slot] = index;
+    }
+
+    /// Removes an endpoint, whose handle is `peer`.
+    fn take(&mut self, endpoint: u16, peer: Id) {
+        debug_assert_eq!(
+            self.index_of(endpoint),
+            peer.index() as u32,
+            "a remote is among those of its session"
+        );
+        if let Some(index) = self.by_endpoint.get_mut(usize::from(endpoint)) {
+            *index = NO_REMOTE;
+        }
     }
 }
 
@@ -105,28 +119,36 @@ impl PeerTable {
         endpoint: u16,
     ) -> Option<Id> {
         let index = self.remote_of(slot, session, endpoint)?;
-        self.remotes.at_mut(index as usize)?.is_inserted = true;
+        let remote = self.remotes.at_mut(index as usize);
+        let remote = debug_assert_some!(remote, "the remotes of a session exist")?;
+        debug_assert_eq!(remote.session, slot, "a remote is among those of its session");
+        remote.is_inserted = true;
         self.id_at(index)
     }
 
     /// Removes a remote endpoint.
     pub(super) fn remove_remote(&mut self, peer: Id, sessions: &mut Table<Session>) {
-        let Some(remote) = self.remotes.remove(peer) else { return };
-        let session = sessions.at_mut(remote.session as usize);
-        debug_assert!(session.is_some(), "the session of a remote endpoint stays");
-        if let Some(session) = session {
-            session.remotes.set(remote.endpoint, NO_REMOTE);
+        let remote = debug_assert_some!(self.remotes.remove(peer), "it is removed once");
+        if let Some(remote) = remote
+            && let session = sessions.at_mut(remote.session as usize)
+            && let Some(session) = debug_assert_some!(session, "the session of a remote stays")
+        {
+            session.remotes.take(remote.endpoint, peer);
         }
     }
 
     /// Moves a remote endpoint to the session in `slot`.
     pub(super) fn move_remote(&mut self, peer: Id, sessions: &mut Table<Session>, slot: u32) {
-        let Some(remote) = self.remotes.get_mut(peer) else { return };
+        let remote = debug_assert_some!(self.remotes.get_mut(peer), "a remote that moves exists");
+        let Some(remote) = remote else { return };
         let from = std::mem::replace(&mut remote.session, slot);
-        for (session, index) in [(from, NO_REMOTE), (slot, peer.index() as u32)] {
-            if let Some(session) = sessions.at_mut(session as usize) {
-                session.remotes.set(remote.endpoint, index);
-            }
+        let from = sessions.at_mut(from as usize);
+        if let Some(from) = debug_assert_some!(from, "the session of a remote stays") {
+            from.remotes.take(remote.endpoint, peer);
+        }
+        let to = sessions.at_mut(slot as usize);
+        if let Some(to) = debug_assert_some!(to, "a remote moves to a session in the table") {
+            to.remotes.set(remote.endpoint, peer.index() as u32);
         }
     }
 

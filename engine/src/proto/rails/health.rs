@@ -387,6 +387,11 @@ impl Health {
                 (self.probe_at_ns, self.probe_pause_ns) = (now_ns, PROBE_PAUSE_MIN_NS);
             }
         }
+        debug_assert!(
+            to == Phase::Active || to == Phase::Probing || self.answers == 0,
+            "answers are counted since the failure"
+        );
+        debug_assert!(self.hold_ns <= HOLD_MAX_NS, "each path returns some time");
         (self.phase, self.since_ns) = (to, now_ns);
         Some(Transition { from, to, cause })
     }

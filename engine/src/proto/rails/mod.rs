@@ -25,9 +25,8 @@ use super::lanes::BulkLanes;
 use super::late::LateQueue;
 use super::session::{ControlFrame, Session};
 use super::table::Id;
-use crate::proto::lanes::lane::BulkLane;
 use crate::proto::ready::Work;
-use crate::wire::lost::{FLAG_LANE_ALONE, FLAG_LANE_LONG};
+use crate::wire::lost::{CONTROL_LANE, FLAG_LANE_ALONE, FLAG_LANE_LONG};
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, Rail};
 use crate::wire::{FrameError, LaneLost, frame};
 
@@ -141,6 +140,7 @@ impl Rails {
             self.gone.pop_front();
         }
         self.gone.push_back((number, at));
+        debug_assert!(self.gone.len() <= GONE_MAX, "the oldest ones are dropped");
     }
 
     /// Position of the path of a bulk lane that failed lately.
@@ -189,7 +189,7 @@ impl Rails {
 
     /// Counts `count` ranges of a lane of the path at `at` that are granted again.
     pub(super) fn note_regrants(&mut self, at: u8, count: usize) {
-        if let Some(path) = self.paths.get_mut(usize::from(at)) {
+        if let Some(path) = self.path_of_lane(at.into()) {
             path.counters_mut().regrants += count as u64;
         }
     }
@@ -197,7 +197,7 @@ impl Rails {
     /// Counts a chunk of `length` bytes received on the path at `at`, on a lane whose rate is
     /// `rate` now.
     pub(super) fn handle_arrival(&mut self, at: usize, length: u32, rate: Rate) {
-        let Some(path) = self.paths.get_mut(at) else { return };
+        let Some(path) = self.path_of_lane(at) else { return };
         path.lane_pause_ns = LANE_PAUSE_MIN_NS;
         let carried = path.carried.get_or_insert_default();
         carried.rate = rate;
@@ -207,7 +207,7 @@ impl Rails {
 
     /// Counts a chunk of `length` bytes sent on the path at `at`.
     pub(super) fn handle_sent(&mut self, at: usize, length: u32) {
-        let Some(path) = self.paths.get_mut(at) else { return };
+        let Some(path) = self.path_of_lane(at) else { return };
         path.lane_pause_ns = LANE_PAUSE_MIN_NS;
         let counters = path.counters_mut();
         counters.bytes_sent += u64::from(length);
@@ -223,17 +223,30 @@ impl Rails {
 
     /// Counts a state change of the path at `at`.
     pub(crate) fn note_change(&mut self, at: usize, cause: PathCause, now_ns: u64) {
-        let Some(path) = self.paths.get_mut(at) else { return };
+        let path = debug_assert_some!(self.paths.get_mut(at), "a path that changes is known");
+        let Some(path) = path else { return };
         let counters = path.counters_mut();
         counters.changes += 1;
         counters.last_change = Some((cause, now_ns));
+    }
+
+    /// Returns whether another path than that at `at` is usable for bulk data.
+    pub(crate) fn has_usable_beside(&self, at: u8) -> bool {
+        let mut paths = self.paths.iter().enumerate();
+        paths.any(|(other, path)| path.is_usable && other != usize::from(at))
+    }
+
+    /// Returns the path at the position of a lane, which is on one.
+    fn path_of_lane(&mut self, at: usize) -> Option<&mut PathState> {
+        debug_assert_some!(self.paths.get_mut(at), "a lane is on a path of its session")
     }
 
     /// Returns whether bulk data may use the path at `at`: a backup waits for the failure of the
     /// others, which shows in their lanes, too, where datagrams do not pass. When all have failed
     /// any may be tried, since networks may drop datagrams only.
     pub(crate) fn carries_bulk(&self, at: usize) -> bool {
-        let Some(path) = self.paths.get(at) else { return false };
+        let path = debug_assert_some!(self.paths.get(at), "lanes and paths have positions");
+        let Some(path) = path else { return false };
         if !self.paths.iter().any(|path| path.is_usable) {
             return true;
         }
@@ -304,50 +317,35 @@ impl Core {
     pub(crate) fn rails(&self) -> &[RailInfo] {
         &self.shared.rails
     }
+}
 
-    /// Handles LANE LOST: the peer has abandoned a lane.
+impl Session {
+    /// Handles LANE LOST: the peer has abandoned a lane, whose end may have come first.
     ///
     /// RR-RAIL-5, RR-LANE-7, RR-LANE-8.
-    pub(crate) fn handle_lane_lost(&mut self, slot: u32, lost: &LaneLost) {
-        let session = self.sessions.at(slot as usize);
-        let lane = session.and_then(|it| self.shared.lanes.named(&it.lanes, lost.lane.get()));
+    pub(super) fn handle_lane_lost(&self, cx: &mut Cx<'_>, lost: &LaneLost) {
+        let lane = cx.shared.lanes.named(&self.lanes, lost.lane.get());
         if lost.flags & FLAG_LANE_LONG != 0 {
-            self.note_lane_too_long(slot, lane, lost);
+            self.note_lane_too_long(cx, lane, lost);
         }
-        if let Some(lane) = lane {
-            self.shared.actions.push_back(match lost.flags & FLAG_LANE_ALONE {
+        match lane {
+            Some(lane) => cx.act(match lost.flags & FLAG_LANE_ALONE {
                 0 => Action::AbandonLane { lane, is_reported: true },
                 _ => Action::CloseLane { lane, is_failure: true },
-            });
+            }),
+            None if lost.lane.get() == CONTROL_LANE => {}
+            None => cx.shared.counters.stale_frames += 1,
         }
-    }
-
-    /// Returns whether another path than that of a lane may carry the ranges granted on it.
-    pub(crate) fn has_path_beside(&self, lane: Id) -> bool {
-        let Some(bulk) = self.shared.lanes.get(lane) else { return false };
-        let Some(session) = self.sessions.at(bulk.session as usize) else { return false };
-        let mut paths = session.rails.paths.iter().enumerate();
-        paths.any(|(at, path)| path.is_usable && at != usize::from(bulk.path))
     }
 
     /// Announces to the peer that this side has abandoned a lane, whose close may never arrive
     /// there.
     ///
     /// RR-LANE-7.
-    pub(crate) fn announce_lane_lost(&mut self, lane: Id) {
-        if let Some(&BulkLane { session, number, .. }) = self.shared.lanes.get(lane) {
-            self.push_control(session, lane_lost(number, FLAG_LANE_ALONE));
-        }
+    pub(crate) fn announce_lane_lost(&mut self, mut cx: Cx<'_>, number: u32) {
+        self.send_control(&mut cx, lane_lost(number, FLAG_LANE_ALONE));
     }
 
-    /// Returns the destination of a lane opened by this side, and its rail.
-    pub(crate) fn way_of(&self, lane: Id) -> Option<(SocketAddr, u8)> {
-        let bulk = self.shared.lanes.get(lane)?;
-        self.sessions.at(bulk.session as usize)?.way_of_path(bulk.path)
-    }
-}
-
-impl Session {
     /// Announces the rails of this engine to the peer of the newly established session.
     ///
     /// RR-RAIL-1.
@@ -426,9 +424,8 @@ impl Session {
     ///
     /// RR-RAIL-3.
     pub(crate) fn path_ready(&mut self, cx: &mut Cx<'_>, at: usize, now_ns: u64) {
-        let Some(path) = self.rails.paths.get_mut(at).filter(|path| !path.is_usable) else {
-            return;
-        };
+        let path = debug_assert_some!(self.rails.paths.get_mut(at), "a path that answers is known");
+        let Some(path) = path.filter(|path| !path.is_usable) else { return };
         (path.is_usable, path.lanes_from_ns) = (true, now_ns);
         path.lane_pause_ns = LANE_PAUSE_MIN_NS;
         // The backlog of connection attempts made while it was down may retry at long intervals
@@ -450,12 +447,14 @@ impl Session {
     ///
     /// RR-RAIL-4, RR-RAIL-5.
     pub(crate) fn path_lost(&mut self, cx: &mut Cx<'_>, at: usize, now_ns: u64) {
-        let Some(path) = self.rails.paths.get_mut(at) else { return };
+        let path = debug_assert_some!(self.rails.paths.get_mut(at), "a path that fails is known");
+        let Some(path) = path else { return };
         path.is_usable = false;
         path.lanes_from_ns = now_ns + LAST_RESORT_NS;
         for lane in self.lanes.clone() {
-            let Some(bulk) = cx.shared.lanes.get(lane) else { continue };
-            if usize::from(bulk.path) == at {
+            let bulk = cx.shared.lanes.get(lane);
+            let bulk = debug_assert_some!(bulk, "the lanes of a session exist");
+            if let Some(bulk) = bulk.filter(|bulk| usize::from(bulk.path) == at) {
                 let number = bulk.number;
                 cx.act(Action::AbandonLane { lane, is_reported: false });
                 self.send_control(cx, lane_lost(number, 0));
@@ -474,14 +473,18 @@ impl Session {
     /// Returns when bulk data last arrived on a path, and whether more is overdue by three times
     /// the duration of its chunk.
     pub(crate) fn bulk_evidence(&self, lanes: &BulkLanes, at: u8, now_ns: u64) -> (u64, bool) {
-        let Some(path) = self.rails.paths.get(usize::from(at)) else { return (0, false) };
+        let path = self.rails.paths.get(usize::from(at));
+        let Some(path) = debug_assert_some!(path, "packets are of known paths") else {
+            return (0, false);
+        };
         let (last_ns, rate) = (path.rate().last_ns(), path.expected_rate());
         let is_overdue = |&lane: &Id| {
             let bulk = lanes.get(lane).filter(|bulk| bulk.path == at);
-            let Some(first) = bulk.and_then(|bulk| bulk.incoming.front()) else { return false };
-            let takes_ns = u128::from(first.length) * 1_000_000_000 / u128::from(rate.max(1));
-            let waits_ns = now_ns.saturating_sub(last_ns.max(first.granted_ns));
-            u128::from(waits_ns) >= STALL_CHUNKS * takes_ns
+            bulk.and_then(|bulk| bulk.incoming.front()).is_some_and(|first| {
+                let takes_ns = u128::from(first.length) * 1_000_000_000 / u128::from(rate.max(1));
+                let waits_ns = now_ns.saturating_sub(last_ns.max(first.granted_ns));
+                u128::from(waits_ns) >= STALL_CHUNKS * takes_ns
+            })
         };
         (last_ns, rate > 0 && self.lanes.iter().any(is_overdue))
     }
@@ -510,6 +513,7 @@ impl Rails {
         let mut path = PathState::new(number, their.map(|their| their.address), false);
         path.set_rails(our, their);
         self.paths.push(path);
+        debug_assert!(self.paths[0].number == 0, "the first one is path 0");
         Some(self.paths.len() - 1)
     }
 
@@ -517,7 +521,8 @@ impl Rails {
     /// this engine.
     fn describe_first_path(&mut self, ours: &[RailInfo]) {
         let their = self.theirs.first().copied().flatten();
-        if let Some(path) = self.paths.first_mut() {
+        let path = debug_assert_some!(self.paths.first_mut(), "a connected session has path 0");
+        if let Some(path) = path {
             path.set_rails(ours.first().copied(), their);
         }
     }
@@ -527,7 +532,7 @@ impl Rails {
         if !self.are_many() {
             return;
         }
-        let Some(path) = self.paths.get_mut(usize::from(at)) else { return };
+        let Some(path) = self.path_of_lane(at.into()) else { return };
         path.lanes_from_ns = now_ns + path.lane_pause_ns;
         path.lane_pause_ns = (2 * path.lane_pause_ns).min(LANE_PAUSE_MAX_NS);
     }

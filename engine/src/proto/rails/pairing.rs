@@ -108,7 +108,9 @@ pub(crate) fn pairs(
             their_spare[other] -= used;
             ours_left.retain(|left| *left != one);
             theirs_left.retain(|left| *left != other);
-            pairs.push((ours_sorted[one], theirs_sorted[other]));
+            let pair = (ours_sorted[one], theirs_sorted[other]);
+            debug_assert!(!pairs.contains(&pair), "two rails are paired once");
+            pairs.push(pair);
         }
     }
     pairs
@@ -211,6 +213,7 @@ fn matching(worth: &[Vec<i128>]) -> Vec<(usize, usize)> {
             column = came_from[column];
         }
     }
+    debug_assert!(row_of[1..].iter().all(|&row| row != 0), "each column has a row");
     let found = (1..=size).map(|column| (row_of[column] - 1, column - 1));
     found.filter(|(row, column)| cost(*row, *column) < 0).collect()
 }

@@ -79,6 +79,10 @@ impl Preference {
             (Some(_), _) => 1,
             (None, _) => 0,
         };
+        debug_assert!(
+            nearest.is_none_or(|nearest| nearest.path != used.path),
+            "the path in use is compared with others"
+        );
         self.rival = nearest.map(|nearest| (nearest.path, wins));
         // Undecided comparisons are repeated soon.
         let is_calm = !is_jump && wins == 0;

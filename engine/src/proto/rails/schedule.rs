@@ -178,6 +178,7 @@ impl Session {
                 continue;
             }
             let rank = (is_needless, finish_ns);
+            debug_assert!((1..=longest).contains(&chunk_bytes), "a chunk has bytes, within limits");
             if best.is_none_or(|(least, _)| rank < least) {
                 let is_last = candidate.outstanding + chunk_bytes >= horizon;
                 best = Some((rank, Choice { lane: candidate.lane, chunk_bytes, is_last }));
@@ -201,8 +202,9 @@ impl Session {
         let has_some = session.lanes.iter().any(carries);
         let has_flowing = session.lanes.iter().any(flows);
         session.lanes.iter().filter_map(move |&lane| {
-            let bulk = lanes.get(lane)?;
-            let path = session.rails.paths.get(usize::from(bulk.path))?;
+            let bulk = debug_assert_some!(lanes.get(lane), "the lanes of a session exist")?;
+            let path = session.rails.paths.get(usize::from(bulk.path));
+            let path = debug_assert_some!(path, "a lane is on a path of its session")?;
             let is_worse = (has_flowing && !flows(&lane)) || (has_some && !carries(&lane));
             if !bulk.is_ready || is_worse {
                 return None;

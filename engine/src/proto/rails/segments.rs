@@ -9,12 +9,12 @@
 
 use std::net::IpAddr;
 
+use super::super::context::Cx;
 use super::super::core::{Action, Core};
-use super::super::session::ControlFrame;
+use super::super::session::Session;
 use super::super::silence::Resent;
 use super::super::table::Id;
 use super::lane_lost_of;
-use crate::proto::lanes::lane::BulkLane;
 use crate::wire::LaneLost;
 use crate::wire::lost::{CONTROL_LANE, FLAG_LANE_ALONE, FLAG_LANE_LONG};
 
@@ -148,7 +148,12 @@ impl SegmentLimits {
     }
 
     /// Longest segment of a connection that is to be opened; `None`: as NICs take it.
-    fn limit(&self, way: (u8, IpAddr), passing: Option<Passing>, now_ns: u64) -> Option<u16> {
+    pub(crate) fn limit(
+        &self,
+        way: (u8, IpAddr),
+        passing: Option<Passing>,
+        now_ns: u64,
+    ) -> Option<u16> {
         let passes = passing.map_or(0, Passing::segment_bytes);
         let is_all = passing.is_some_and(|passing| passing.is_all);
         let lost = self.lost_bytes(way, now_ns).or(is_all.then_some(u16::MAX))?;
@@ -168,6 +173,7 @@ impl SegmentLimits {
             }
             let (for_ns, until_ns) = (AGAIN_MIN_NS, now_ns + AGAIN_MIN_NS);
             self.known.push(Known { rail, remote, lost_bytes, until_ns, for_ns });
+            debug_assert!(self.known.len() <= PAIRS_MAX, "the oldest ones are dropped");
             return true;
         };
         if now_ns < known.until_ns {
@@ -187,26 +193,43 @@ impl SegmentLimits {
 }
 
 impl Core {
-    fn pair_of_rails(&self, slot: u32, at: u8) -> Option<(u8, IpAddr)> {
-        let (remote, rail) = self.sessions.at(slot as usize)?.way_of_path(at)?;
+    /// Returns the lengths of segments that pass.
+    pub(crate) fn segment_limits(&self) -> &SegmentLimits {
+        &self.shared.segment_limits
+    }
+}
+
+impl Session {
+    /// The rail of this side, and the peer's address, of the path at `at`. `None`: there is none.
+    fn pair_of_rails(&self, at: u8) -> Option<(u8, IpAddr)> {
+        let (remote, rail) = self.way_of_path(at)?;
         Some((rail, remote.ip()))
     }
 
-    /// Longest segment of a connection of a session that is to be opened by the path at `at`;
-    /// `None`: as NICs take it.
+    /// Longest segment of a connection that is to be opened by the path at `at`; `None`: as NICs
+    /// take it.
     pub(crate) fn segment_limit(
         &self,
-        slot: u32,
+        cx: &Cx<'_>,
         at: u8,
         passing: Option<Passing>,
         now_ns: u64,
     ) -> Option<u16> {
-        self.shared.segment_limits.limit(self.pair_of_rails(slot, at)?, passing, now_ns)
+        cx.shared.segment_limits.limit(self.pair_of_rails(at)?, passing, now_ns)
     }
 
-    /// The same before there is a session, for one rail and an address of the peer.
-    pub(crate) fn segment_limit_to(&self, rail: u8, remote: IpAddr, now_ns: u64) -> Option<u16> {
-        self.shared.segment_limits.limit((rail, remote), None, now_ns)
+    /// The same of a lane that is to be opened, which notes it.
+    pub(crate) fn limit_segments(
+        &self,
+        cx: Cx<'_>,
+        lane: Id,
+        passing: Option<Passing>,
+        now_ns: u64,
+    ) -> Option<u16> {
+        let at = cx.shared.lanes.get(lane)?.path;
+        let limit = self.segment_limit(&cx, at, passing, now_ns);
+        cx.shared.lanes.get_mut(lane)?.segment_bytes = limit;
+        limit
     }
 
     /// Segments of so many bytes are lost on the path at `at`: connections that are opened there
@@ -215,76 +238,55 @@ impl Core {
     ///
     /// RR-LANE-8.
     pub(crate) fn note_segments_lost(
-        &mut self,
-        slot: u32,
+        &self,
+        mut cx: Cx<'_>,
         at: u8,
         bytes: u16,
         now_ns: u64,
     ) -> bool {
-        let Some(way) = self.pair_of_rails(slot, at) else { return false };
+        let Some(way) = self.pair_of_rails(at) else { return false };
         // Shorter segments are not made, whichever length a peer reports.
         let bytes = bytes.max(SEGMENT_BYTES_SAFE + 1);
-        let is_new = self.shared.segment_limits.learn(way, bytes, now_ns);
-        let Some(session) = self.sessions.at(slot as usize) else { return is_new };
-        for &lane in session.lanes.iter().filter(|_| session.connection.is_initiator()) {
-            let is_long = self.shared.lanes.get(lane).is_some_and(|bulk| {
+        let is_new = cx.shared.segment_limits.learn(way, bytes, now_ns);
+        for &lane in self.lanes.iter().filter(|_| self.connection.is_initiator()) {
+            let is_long = cx.shared.lanes.get(lane).is_some_and(|bulk| {
                 bulk.path == at && bulk.segment_bytes.is_none_or(|limit| limit > bytes)
             });
             if is_long {
-                self.shared.actions.push_back(Action::AbandonLane { lane, is_reported: false });
+                cx.act(Action::AbandonLane { lane, is_reported: false });
             }
         }
         is_new
     }
 
-    /// Reports to the peer that a lane is given up here because segments of so many bytes are lost.
+    /// Reports to the peer that a lane is given up here because segments of so many bytes are lost:
+    /// a bulk lane, or [`CONTROL_LANE`], which the peer has opened and replaces.
     ///
     /// RR-LANE-8.
-    pub(crate) fn announce_segments_lost(&mut self, lane: Id, segment_bytes: u16) {
-        if let Some(&BulkLane { session, number, .. }) = self.shared.lanes.get(lane) {
-            self.push_control(session, lane_too_long(number, segment_bytes));
-        }
-    }
-
-    /// The same of the control lane, which the peer has opened and replaces.
-    ///
-    /// RR-LANE-8.
-    pub(crate) fn announce_control_segments_lost(&mut self, slot: u32, segment_bytes: u16) {
-        self.push_control(slot, lane_too_long(CONTROL_LANE, segment_bytes));
+    pub(crate) fn announce_segments_lost(&mut self, mut cx: Cx<'_>, lane: u32, bytes: u16) {
+        let frame = lane_lost_of(lane, FLAG_LANE_ALONE | FLAG_LANE_LONG, bytes);
+        self.send_control(&mut cx, frame);
     }
 
     /// The peer has given a lane up, which may be gone here, because its segments are lost.
-    pub(super) fn note_lane_too_long(&mut self, slot: u32, lane: Option<Id>, lost: &LaneLost) {
+    pub(super) fn note_lane_too_long(&self, cx: &mut Cx<'_>, lane: Option<Id>, lost: &LaneLost) {
         let (number, bytes) = (lost.lane.get(), lost.segment_bytes.get());
-        let path = lane.and_then(|lane| self.shared.lanes.get(lane)).map(|bulk| bulk.path);
-        let session = self.sessions.at(slot as usize);
+        let path = lane.and_then(|lane| cx.shared.lanes.get(lane)).map(|bulk| bulk.path);
         // Its own end may have come first.
-        let at = path.or(session.and_then(|session| session.rails.path_of_gone(number)));
+        let at = path.or(self.rails.path_of_gone(number));
         if number == CONTROL_LANE || at.is_some() {
-            self.shared.actions.push_back(Action::SegmentsLost { session: slot, at, bytes });
-        }
-    }
-
-    /// The connection of a lane is opened with such segments.
-    pub(crate) fn limit_segments(&mut self, lane: Id, segment_bytes: Option<u16>) {
-        if let Some(bulk) = self.shared.lanes.get_mut(lane) {
-            bulk.segment_bytes = segment_bytes;
+            cx.act(Action::SegmentsLost { session: cx.slot, at, bytes });
         }
     }
 
     /// The connection of a lane did not come about. If it was to have short segments it was not for
     /// the length of others that they were lost.
-    pub(crate) fn doubt_segments_lost(&mut self, lane: Id) {
-        let limited = self.shared.lanes.get(lane).filter(|bulk| bulk.segment_bytes.is_some());
-        let way = limited.and_then(|bulk| self.pair_of_rails(bulk.session, bulk.path));
-        if let Some(way) = way {
-            self.shared.segment_limits.forget(way);
+    pub(crate) fn doubt_segments_lost(&self, cx: Cx<'_>, lane: Id) {
+        let limited = cx.shared.lanes.get(lane).filter(|bulk| bulk.segment_bytes.is_some());
+        if let Some(way) = limited.and_then(|bulk| self.pair_of_rails(bulk.path)) {
+            cx.shared.segment_limits.forget(way);
         }
     }
-}
-
-fn lane_too_long(lane: u32, segment_bytes: u16) -> ControlFrame {
-    lane_lost_of(lane, FLAG_LANE_ALONE | FLAG_LANE_LONG, segment_bytes)
 }
 
 #[cfg(test)]

@@ -122,7 +122,8 @@ impl<'a> RailUse<'a> {
     /// Returns the lanes with outstanding or waiting grants on a rail, and the weight of each.
     fn pulled_from(self, rail: usize) -> impl Iterator<Item = (&'a BulkLane, Weight)> {
         self.lanes.iter().filter_map(move |(_, lane)| {
-            let session = self.sessions.at(lane.session as usize)?;
+            let session = self.sessions.at(lane.session as usize);
+            let session = debug_assert_some!(session, "the session of a lane is in the table")?;
             let is_wanting = !session.rendezvous.is_empty();
             let is_pulled = !lane.incoming.is_empty() || is_wanting;
             if !lane.is_ready || !is_pulled || rail_of(session, lane) != rail {
@@ -189,7 +190,10 @@ impl Shares {
         (length, granted_ns): (u32, u64),
         now_ns: u64,
     ) {
-        let Some(path) = session.rails.paths.get(usize::from(at)) else { return };
+        let path = session.rails.paths.get(usize::from(at));
+        let Some(path) = debug_assert_some!(path, "a lane is on a path of its session") else {
+            return;
+        };
         let (initiators, acceptors) = rails_of(path.number);
         let rail = if session.connection.is_initiator() { initiators } else { acceptors };
         if self.rails.len() <= usize::from(rail) {
@@ -218,7 +222,8 @@ impl Shares {
     ) -> Option<Share> {
         let rail = rail_of(session, lane);
         let known = self.rails.get(rail).filter(|known| known.peers.are_several())?;
-        let path = session.rails.paths.get(usize::from(lane.path))?;
+        let path = session.rails.paths.get(usize::from(lane.path));
+        let path = debug_assert_some!(path, "a lane is on a path of its session")?;
         let fair = weight_of(session, lanes, rail).of(known.level);
         let own = lane.rate.bytes_per_s();
         let rate = if own > 0 { fair.min(GROWTH * own) } else { fair };

@@ -184,6 +184,7 @@ impl Trial {
         // Alternately, if there are several.
         let is_rival = |path: u16| self.wins > 0 && path == self.last;
         let path = others.min_by_key(|&path| (!is_rival(path), path <= self.last, path))?;
+        debug_assert_ne!(path, used.path, "another path is tried");
         self.wins = if path == self.last { self.wins } else { 0 };
         self.last = path;
         self.state =
@@ -199,6 +200,7 @@ impl Trial {
             self.next_trial_ns = now_ns;
             return;
         }
+        debug_assert!(self.wins < WINS, "a path that wins stays");
         self.pause_ns = (2 * self.pause_ns).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS);
         self.next_trial_ns = now_ns + self.pause_ns;
     }

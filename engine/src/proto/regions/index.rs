@@ -66,7 +66,7 @@ impl Index {
     /// Inserts `key`, which is not present. Returns `false` if no table of reasonable size has
     /// space for it, which does not happen to keys chosen without knowledge of the seed.
     pub(super) fn insert(&mut self, key: u64, position: u32) -> bool {
-        debug_assert!(position != NOWHERE && self.find(key).is_none());
+        debug_assert!(position != NOWHERE && self.find(key).is_none(), "a key is there once");
         let mut lines = self.lines.len();
         while !self.place(key, position) {
             lines *= 2;
@@ -102,12 +102,19 @@ impl Index {
         }
     }
 
+    /// Returns the number of keys.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(super) fn remove(&mut self, key: u64) {
         let at = self.line(key);
         let line = &mut self.lines[at];
         let slots = line.keys.iter().zip(&line.positions);
         let mut slots = slots.map(|(&it, &position)| it == key && position != NOWHERE);
-        if let Some(slot) = slots.position(|is_it| is_it) {
+        let slot = slots.position(|is_it| is_it);
+        if let Some(slot) = debug_assert_some!(slot, "a valid key is in its line") {
             (line.keys[slot], line.positions[slot]) = (0, NOWHERE);
             self.len -= 1;
         }

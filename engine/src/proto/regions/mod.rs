@@ -236,9 +236,18 @@ impl Regions {
         let entry =
             Entry { region, start, length, peers, key, placements: 0, generation, access, state };
         match self.entries.get_mut(position as usize) {
-            Some(vacant) => *vacant = entry,
+            Some(vacant) => {
+                debug_assert!(vacant.state == State::Vacant, "no key uses a vacant entry");
+                debug_assert_eq!(vacant.placements, 0, "placements end before their entry");
+                *vacant = entry;
+            }
             None => self.entries.push(entry),
         }
+        debug_assert_eq!(
+            self.index.find(key),
+            Some(position),
+            "the index has the positions of all valid keys"
+        );
         Ok(key)
     }
 
@@ -253,6 +262,7 @@ impl Regions {
 
     fn revoke_at(&mut self, position: u32) {
         let entry = &mut self.entries[position as usize];
+        debug_assert!(entry.state == State::Valid, "a key is revoked once");
         entry.state = State::Revoked;
         self.index.remove(entry.key);
         self.forget_unused(position);
@@ -325,13 +335,12 @@ impl Regions {
 
     /// Returns the region of a valid key.
     pub(crate) fn region_of(&self, key: u64) -> Option<Id> {
-        let position = self.index.find(key)?;
-        self.entries.get(position as usize).map(|entry| entry.region)
+        self.index.find(key).map(|position| self.entries[position as usize].region)
     }
 
     /// Returns the region of a key, which may be revoked, while an access by it is in progress.
     pub(crate) fn region_named(&self, key: KeyName) -> Option<Id> {
-        let entry = self.entries.get(key.position as usize)?;
+        let entry = &self.entries[key.position as usize];
         (entry.generation == key.generation).then_some(entry.region)
     }
 
@@ -343,13 +352,16 @@ impl Regions {
     /// Begins a placement of a session, under a key that [`Self::check`] has just granted. Returns
     /// `false` if the key is not valid any more, and the placement must not begin.
     pub(crate) fn begin(&mut self, key: KeyName, session: u32) -> bool {
-        let Some(entry) = self.entries.get_mut(key.position as usize) else { return false };
+        // Entries stay, and so does the position of each name.
+        let entry = &mut self.entries[key.position as usize];
         if entry.generation != key.generation || entry.state != State::Valid {
             return false;
         }
         entry.placements += 1;
-        if let Some(region) = self.regions.get_mut(entry.region) {
+        let region = self.regions.get_mut(entry.region);
+        if let Some(region) = debug_assert_some!(region, "a valid key is of an open region") {
             region.placements += 1;
+            debug_assert!(region.placements >= entry.placements, "a region has those of its keys");
         }
         *self.placements.entry((key, session)).or_default() += 1;
         true
@@ -358,20 +370,20 @@ impl Regions {
     /// Ends a placement: nothing accesses the memory for it any more. A placement that never began
     /// has no effect.
     pub(crate) fn end(&mut self, key: KeyName, session: u32) {
-        let Some(count) = self.placements.get_mut(&(key, session)) else {
-            debug_assert!(false, "no placement of session {session} under {key:?}");
-            return;
-        };
+        let count = self.placements.get_mut(&(key, session));
+        let Some(count) = debug_assert_some!(count, "a placement ends once") else { return };
         *count -= 1;
         if *count == 0 {
             self.placements.remove(&(key, session));
         }
         let entry = &mut self.entries[key.position as usize];
+        debug_assert_eq!(entry.generation, key.generation, "an entry in use is not given away");
         entry.placements -= 1;
         let region = entry.region;
         self.forget_unused(key.position);
-        if let Some(region) = self.regions.get_mut(region) {
-            region.placements -= 1;
+        let open = self.regions.get_mut(region);
+        if let Some(open) = debug_assert_some!(open, "a region stays while it is accessed") {
+            open.placements -= 1;
         }
         self.forget_closed(region);
     }
@@ -406,6 +418,22 @@ impl Regions {
             entry.peers = None;
             self.vacant.push(position);
         }
+    }
+
+    /// Checks that keys, placements and regions agree.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn check_counts(&self) {
+        let count = |state| self.entries.iter().filter(|entry| entry.state == state).count();
+        assert_eq!(count(State::Vacant), self.vacant.len(), "vacant entries are listed");
+        assert_eq!(count(State::Valid), self.index.len(), "valid keys are in the index");
+        let sum: u32 = self.placements.values().sum();
+        let of_entries: u32 = self.entries.iter().map(|entry| entry.placements).sum();
+        let of_regions: u32 = self.regions.iter().map(|(_, region)| region.placements).sum();
+        assert_eq!((sum, sum), (of_entries, of_regions), "placements are counted alike");
+        for (_, region) in self.regions.iter() {
+            assert!(!region.closing || region.placements > 0, "a closed region is accessed");
+        }
+        self.throttle.check();
     }
 
     fn forget_closed(&mut self, region: Id) {

@@ -200,9 +200,8 @@ proptest! {
             if adds && !model.contains_key(&key) {
                 prop_assert!(index.insert(key, position));
                 model.insert(key, position);
-            } else if !adds {
+            } else if !adds && model.remove(&key).is_some() {
                 index.remove(key);
-                model.remove(&key);
             }
         }
         for (&key, &position) in &model {

@@ -77,6 +77,14 @@ impl Throttle {
         }
     }
 
+    /// Checks that empty buckets are counted.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn check(&self) {
+        let empty = self.buckets.values().filter(|bucket| bucket.is_empty).count();
+        assert_eq!(empty, self.empty, "empty buckets are counted");
+        assert!(self.buckets.len() <= PEERS_MAX, "the fullest ones are forgotten");
+    }
+
     /// Removes full buckets, or else the fullest one.
     fn forget_one(&mut self, now_ns: u64) {
         self.buckets.retain(|_, bucket| bucket.full_at > now_ns || bucket.is_empty);

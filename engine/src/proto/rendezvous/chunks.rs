@@ -65,14 +65,14 @@ impl Session {
             return None;
         }
         (bulk.is_receiving, bulk.used_ns) = (false, now_ns);
+        debug_assert!(bulk.is_ready, "only lanes that are ready carry chunks");
         let checksum = incoming.agrees(header?, &bulk.keys.receive)?;
         if !self.has_checksums && checksum != 0 {
             return None;
         }
         let Incoming { length, granted_ns, .. } = incoming;
         let was_idle = bulk.rate.handle_arrival(length.into(), granted_ns, now_ns);
-        bulk.incoming.pop_front();
-        bulk.incoming_bytes -= u64::from(length);
+        bulk.pop_incoming();
         let (path, rate, is_first) = (bulk.path, bulk.rate, bulk.is_fresh);
         self.lane_failures = Late::NONE;
         self.rails.handle_arrival(path.into(), length, rate);
@@ -101,6 +101,10 @@ impl Core {
             self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
             return None;
         };
+        debug_assert!(
+            offset + u64::from(length) <= pulling.granted,
+            "what is received was granted"
+        );
         pulling.targeted += 1;
         bulk.is_receiving = true;
         Some(ChunkReceive { operation, offset, length })
@@ -127,9 +131,17 @@ impl Core {
         let is_good = arrived.is_some();
         let Arrived { length, checksum } = arrived.unwrap_or_default();
         let ChunkReceive { operation, offset, .. } = receive;
-        let Some(found) = self.shared.operations.get_mut(operation) else { return is_good };
+        let found = self.shared.operations.get_mut(operation);
+        debug_assert!(
+            found.is_some() || planted!(EndBeforeReap),
+            "a receive stays while the kernel may write its memory"
+        );
+        let Some(found) = found else { return is_good };
         let owner = found.session;
-        let OperationState::Pulling(pulling) = &mut found.state else { return is_good };
+        let OperationState::Pulling(pulling) = &mut found.state else {
+            debug_assert!(planted!(EndBeforeReap), "a receive pulls while it is targeted");
+            return is_good;
+        };
         pulling.targeted -= 1;
         if pulling.failed.is_none() {
             if slot.is_none() {
@@ -139,13 +151,15 @@ impl Core {
             }
             if let Some(sent) = checksum {
                 if effects.checksum(operation, offset, length) != sent && !planted!(SkipChunkSum) {
-                    self.regrant_corrupted(receive);
+                    pulling.bad_chunks += 1;
+                    let is_hopeless = pulling.bad_chunks == BAD_CHUNKS_MAX;
+                    self.regrant_corrupted(owner, receive, is_hopeless);
                     return is_good;
                 }
                 pulling.bad_chunks = 0;
             }
         }
-        pulling.arrived += u64::from(length);
+        pulling.note_arrived(length.into());
         if pulling.targeted > 0 {
             return is_good;
         }
@@ -162,23 +176,21 @@ impl Core {
 
     /// Grants a range again on any lane.
     fn grant_again(&mut self, slot: u32, range: ChunkReceive) {
-        if let Some((session, mut cx)) = self.enter(slot) {
+        let entered = debug_assert_some!(self.enter(slot), "the session of a receive exists");
+        if let Some((session, mut cx)) = entered {
             let ChunkReceive { operation, offset, length } = range;
             session.rendezvous.push_missing(operation, offset, length.into());
             cx.add_work(Work::Grant);
         }
     }
 
-    /// Grants a corrupted chunk, which arrived completely, again on any lane.
+    /// Grants a corrupted chunk, which arrived completely, again on any lane. `is_hopeless`: too
+    /// many of the message were corrupted in a row.
     ///
     /// RR-SUM-5.
     #[cold]
-    fn regrant_corrupted(&mut self, receive: ChunkReceive) {
+    fn regrant_corrupted(&mut self, slot: u32, receive: ChunkReceive, is_hopeless: bool) {
         self.shared.counters.corrupted_chunks += 1;
-        let Some(found) = self.shared.operations.get_mut(receive.operation) else { return };
-        let OperationState::Pulling(pulling) = &mut found.state else { return };
-        pulling.bad_chunks += 1;
-        let (slot, is_hopeless) = (found.session, pulling.bad_chunks == BAD_CHUNKS_MAX);
         self.grant_again(slot, receive);
         if is_hopeless {
             let ChunkReceive { offset, length, .. } = receive;
@@ -205,9 +217,13 @@ impl Session {
     ) -> Result<(), FrameError> {
         // A lane that failed here while the grant was in transit fails there, too.
         let Some(lane) = cx.shared.lanes.named(&self.lanes, grant.lane.get()) else {
+            cx.shared.counters.stale_frames += 1;
             return Ok(());
         };
-        let Some(bulk) = cx.shared.lanes.get_mut(lane) else { return Ok(()) };
+        let bulk = cx.shared.lanes.get_mut(lane);
+        let Some(bulk) = debug_assert_some!(bulk, "the lanes of a session exist") else {
+            return Ok(());
+        };
         let (expected, got) = (bulk.expected_chunk, grant.chunk.get());
         let ahead = got.wrapping_sub(expected);
         if ahead > 0 && !planted!(GrantsAsTheyCome) {
@@ -239,7 +255,9 @@ impl Session {
         let id = Id::from_u64(grant.send_operation.get());
         let (offset, length) = (grant.offset.get(), grant.length.get());
         let number = grant.lane.get();
-        let Some(bulk) = cx.shared.lanes.get_mut(lane).filter(|bulk| !bulk.is_refused) else {
+        let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "a named lane exists");
+        let Some(bulk) = bulk.filter(|bulk| !bulk.is_refused) else {
+            cx.shared.counters.stale_frames += 1;
             return Ok(());
         };
         let Some((_, message, _)) = cx.shared.operations.serving(cx.slot, id) else {
@@ -259,8 +277,7 @@ impl Session {
         if bulk.outgoing.len() >= GRANTED_MAX {
             return Err(FrameError::AnswersWait(bulk.outgoing.len()));
         }
-        bulk.expected_chunk = bulk.expected_chunk.wrapping_add(1);
-        bulk.outgoing.push_back(Outgoing {
+        bulk.push_outgoing(Outgoing {
             operation: id,
             receive_operation: grant.receive_operation.get(),
             offset,
@@ -272,6 +289,22 @@ impl Session {
         self.lanes_wanted &= self.has_datagrams() && number < self.wanted_before_lane;
         cx.shared.lanes.mark_runnable(lane);
         Ok(())
+    }
+
+    /// Notes that the kernel has all bytes of the chunk of [`Core::next_send`], or the lane failed.
+    pub(crate) fn handle_chunk_sent(&mut self, mut cx: Cx<'_>, lane: Id, now_ns: u64) {
+        let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "the caller has found it");
+        let Some(bulk) = bulk else { return };
+        let length = bulk.pop_outgoing(now_ns);
+        let (is_first, path) = (bulk.is_fresh, usize::from(bulk.path));
+        cx.shared.lanes.mark_runnable(lane);
+        // The receiver decides whether chunks arrive completely; a side that only sends would
+        // accumulate failures over its whole lifetime.
+        self.lane_failures = Late::NONE;
+        self.rails.handle_sent(path, length);
+        if is_first {
+            self.note_lanes_in_use(&mut cx);
+        }
     }
 }
 
@@ -295,6 +328,7 @@ impl Core {
         bulk.is_sending = true;
         let Outgoing { operation, offset, length, .. } = outgoing;
         let session = self.sessions.at(bulk.session as usize);
+        let session = debug_assert_some!(session, "the session of a lane is in the table");
         let checksum = match session.is_some_and(|session| session.has_checksums) {
             true => effects.checksum(operation, offset, length),
             false => 0,
@@ -303,29 +337,13 @@ impl Core {
         Some(ChunkSend { operation, offset, length, header, is_followed: bulk.outgoing.len() > 1 })
     }
 
-    /// Notes that the kernel has all bytes of the chunk of [`Self::next_send`], or the lane failed.
-    pub(crate) fn handle_chunk_sent(&mut self, lane: Id, now_ns: u64) {
-        let Some(bulk) = self.shared.lanes.get_mut(lane).filter(|bulk| bulk.is_sending) else {
-            return;
-        };
-        (bulk.is_sending, bulk.used_ns) = (false, now_ns);
-        let (slot, is_first, path) = (bulk.session, bulk.is_fresh, usize::from(bulk.path));
-        let length = bulk.outgoing.pop_front().map_or(0, |outgoing| outgoing.length);
-        self.shared.lanes.mark_runnable(lane);
-        let Some((session, mut cx)) = self.enter(slot) else { return };
-        // The receiver decides whether chunks arrive completely; a side that only sends would
-        // accumulate failures over its whole lifetime.
-        session.lane_failures = Late::NONE;
-        session.rails.handle_sent(path, length);
-        if is_first {
-            session.note_lanes_in_use(&mut cx);
-        }
-    }
-
     /// Notes that the kernel has released a sent chunk.
     pub(crate) fn handle_chunk_released(&mut self, operation: Id, effects: &mut impl Effects) {
-        let Some(found) = self.shared.operations.get_mut(operation) else { return };
-        let OperationState::Serving(serving) = &mut found.state else { return };
+        let found = self.shared.operations.get_mut(operation).map(|found| &mut found.state);
+        let Some(OperationState::Serving(serving)) = found else {
+            debug_assert!(planted!(IgnoreRelease), "a send stays while the kernel may read it");
+            return;
+        };
         serving.unreleased -= 1;
         self.finish_serving(operation, effects);
     }

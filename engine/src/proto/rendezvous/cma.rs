@@ -60,6 +60,7 @@ impl Session {
 impl Rendezvous {
     /// Queues a receive that matched a message readable from `source`.
     pub(super) fn read_from_memory(&mut self, id: Id, source: CmaSource) {
+        debug_assert!(!self.is_read_from_memory(id), "a message is read once");
         self.readable.push_back((id, source));
     }
 
@@ -104,13 +105,17 @@ impl Core {
     ///
     /// RR-SHM-7.
     pub(crate) fn handle_cma(&mut self, read: CmaRead, is_good: bool, effects: &mut impl Effects) {
-        let Some((pulling, _)) = self.shared.operations.pulling(read.session, read.operation)
-        else {
-            return;
-        };
+        let pulled = self.shared.operations.pulling(read.session, read.operation);
+        let pulled = debug_assert_some!(pulled, "the message of a read is pulled");
+        let Some((pulling, _)) = pulled else { return };
+        debug_assert_eq!(
+            self.shared.rendezvous.readable.front().map(|&(first, _)| first),
+            Some(read.operation),
+            "the first message is read"
+        );
         if is_good || planted!(TakeUnread) {
             // Nothing is granted: data that a peer sends nevertheless is rejected.
-            pulling.arrived += read.length;
+            pulling.note_arrived(read.length);
             if pulling.arrived == pulling.wanted {
                 self.shared.rendezvous.readable.pop_front();
                 self.finish_pull(read.operation, effects);

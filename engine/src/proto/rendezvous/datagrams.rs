@@ -59,7 +59,7 @@ impl InDatagrams {
     }
 
     /// Returns the bytes granted to the peer and not received yet.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(super) fn pulled_bytes(&self) -> u64 {
         self.pulled_bytes
     }
@@ -100,7 +100,8 @@ impl Session {
     pub(super) fn may_pull(&self, cx: &mut Cx<'_>, chunk: u64, horizon: u64) -> bool {
         let is_full =
             cx.shared.rendezvous.pulled_bytes + chunk > cx.shared.config.datagram_window_bytes;
-        let Some(bulk) = &self.rendezvous.datagrams else { return false };
+        let bulk = debug_assert_some!(&self.rendezvous.datagrams, "it pulls by datagrams");
+        let Some(bulk) = bulk else { return false };
         if bulk.pulled_bytes >= horizon.max(1) {
             return false;
         }
@@ -123,9 +124,14 @@ impl Session {
         send_operation: u64,
         (offset, length): (u64, u32),
     ) {
-        let Some(bulk) = &mut self.rendezvous.datagrams else { return };
+        let bulk = debug_assert_some!(&mut self.rendezvous.datagrams, "it pulls by datagrams");
+        let Some(bulk) = bulk else { return };
         bulk.pulled_bytes += u64::from(length);
         cx.shared.rendezvous.pulled_bytes += u64::from(length);
+        debug_assert!(
+            bulk.pulled_bytes <= cx.shared.rendezvous.pulled_bytes,
+            "the total is that of all sessions"
+        );
         let grant = Grant {
             kind: frame::KIND_GRANT,
             eager_class: 0,
@@ -142,9 +148,15 @@ impl Session {
 
     /// Subtracts bytes that were granted and have arrived, or never will.
     pub(super) fn note_pulled(&mut self, cx: &mut Cx<'_>, bytes: u64) {
+        // Lanes may have carried them.
         let Some(bulk) = &mut self.rendezvous.datagrams else { return };
+        debug_assert!(bytes <= bulk.pulled_bytes, "no more arrives than was granted");
         bulk.pulled_bytes -= bytes;
         cx.shared.rendezvous.pulled_bytes -= bytes;
+        debug_assert!(
+            bulk.pulled_bytes <= cx.shared.rendezvous.pulled_bytes,
+            "the total is that of all sessions"
+        );
         cx.wake_pulls();
         if !self.rendezvous.queue.is_empty() {
             cx.add_work(Work::Grant);
@@ -199,7 +211,8 @@ impl Session {
         if pulling.ranges.count() > RANGES_MAX {
             return Err(bad(data, "too many disjoint ranges"));
         }
-        pulling.arrived += length;
+        pulling.note_arrived(length);
+        debug_assert!(pulling.arrived <= pulling.granted, "ranges that arrive are granted");
         self.note_pulled(cx, length);
         Ok(Some(id))
     }
@@ -279,7 +292,8 @@ impl Session {
                 self.refuse_grant(cx, DATAGRAM_LANE, range.receive_operation);
                 continue;
             }
-            let segments = self.segments.as_deref_mut()?;
+            let segments = self.segments.as_deref_mut();
+            let segments = debug_assert_some!(segments, "a session with grants is connected")?;
             if segments.unsent_bulk() >= UNSENT_MAX {
                 return None;
             }
@@ -287,6 +301,7 @@ impl Session {
             let length = room.min(range.length as usize);
             let segment =
                 segments.push_alone(&mut cx.shared.pool, cx.slot, DATA_HEADER_BYTES + length)?;
+            debug_assert!(length > 0, "each segment has bytes");
             front.offset += length as u64;
             front.length -= length as u32;
             if front.length == 0 {
@@ -300,7 +315,9 @@ impl Session {
                 receive_operation: range.receive_operation.into(),
                 offset: range.offset.into(),
             };
-            let head = cx.shared.pool.get_mut(segment)?.newest(DATA_HEADER_BYTES + length);
+            let pushed = cx.shared.pool.get_mut(segment);
+            let head = debug_assert_some!(pushed, "the segment was just pushed")?
+                .newest(DATA_HEADER_BYTES + length);
             head[..DATA_HEADER_BYTES].copy_from_slice(header.as_bytes());
             cx.add_work(Work::Flush);
             return Some((range.operation, range.offset, segment, length));
@@ -333,7 +350,8 @@ impl Core {
         while let Some(slot) = self.shared.ready.latest(Work::Data) {
             let staged = self.with(slot, |it, mut cx| it.push_data(&mut cx)).flatten();
             if let Some((operation, offset, segment, length)) = staged {
-                let segment = self.shared.pool.get_mut(segment)?;
+                let segment = self.shared.pool.get_mut(segment);
+                let segment = debug_assert_some!(segment, "the segment was just pushed")?;
                 return Some(StagedData { operation, offset, room: segment.newest(length) });
             }
             self.shared.ready.remove(slot, Work::Data);

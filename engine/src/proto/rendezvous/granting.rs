@@ -3,7 +3,7 @@
 use super::super::context::{Cx, SharedState};
 use super::super::core::Core;
 use super::super::hint::Hint;
-use super::super::lanes::lane::{GRANTED_MAX, Incoming};
+use super::super::lanes::lane::GRANTED_MAX;
 use super::super::lanes::{BulkLanes, Wait};
 use super::super::rails::schedule::{Choice, Next};
 use super::super::rails::shares::RailUse;
@@ -65,8 +65,10 @@ impl Core {
 impl Session {
     /// Queues what is left of a message to be granted on lanes, or in datagrams.
     pub(super) fn begin_granting(&mut self, cx: &mut Cx<'_>, id: Id) {
-        let Some((pulling, hint)) = cx.shared.operations.pulling(cx.slot, id) else { return };
+        let pulled = cx.shared.operations.pulling(cx.slot, id);
+        let Some((pulling, hint)) = debug_assert_some!(pulled, "it pulls") else { return };
         let left = pulling.wanted - pulling.granted;
+        debug_assert!(left > 0, "some of it is not granted");
         let is_short = range_bytes(left, cx.shared.config.chunk_bytes.into()) == left;
         self.rendezvous.queue.push(id, hint, is_short);
         cx.add_work(Work::Grant);
@@ -121,14 +123,10 @@ impl Session {
         }
         let next = self.next_range(cx, |left| range_bytes(left, chunk_bytes), now_ns);
         let Some(NextRange { id, send_operation, offset, length }) = next else { return false };
-        let Some(bulk) = cx.shared.lanes.get_mut(lane) else { return false };
-        let chunk = bulk.next_chunk;
-        bulk.next_chunk = chunk.wrapping_add(1);
-        let incoming = Incoming { operation: id, offset, length, chunk, granted_ns: now_ns };
-        bulk.incoming.push_back(incoming);
+        let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "the chosen lane exists");
+        let Some(bulk) = bulk else { return false };
+        let chunk = bulk.push_incoming(id, (offset, length), now_ns);
         bulk.is_refilling = !is_last;
-        bulk.incoming_bytes += u64::from(length);
-        bulk.used_ns = now_ns;
         let number = bulk.number;
         cx.shared.lanes.mark_runnable(lane);
         let grant = Grant {
@@ -190,6 +188,7 @@ impl Session {
                 continue;
             };
             let granted = most(length);
+            debug_assert!(offset + length <= pulling.granted, "what is missing was granted");
             if granted < length {
                 state.missing.push_front((id, offset + granted, length - granted));
             }
@@ -202,8 +201,8 @@ impl Session {
                 && pulling.granted < pulling.wanted
             {
                 let left = pulling.wanted - pulling.granted;
-                let (offset, length) = (pulling.granted, most(left));
-                pulling.granted += length;
+                let length = most(left);
+                let offset = pulling.grant(length);
                 note(hint);
                 hinted.grants_ahead += u64::from(state.queue.note_grant(place));
                 if length == left {

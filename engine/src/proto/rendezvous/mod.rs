@@ -38,6 +38,8 @@ use super::operation::{Cause, Operation, OperationState, Pulling};
 use super::operations::Operations;
 use super::session::{ControlFrame, Session};
 use super::table::Id;
+#[cfg(any(test, feature = "sim"))]
+use super::table::Table;
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
 use crate::wire::piece::RING_LANE;
@@ -110,6 +112,13 @@ impl Rendezvous {
         self.hinted.note_send(hint);
     }
 
+    /// Checks that the total is the sum of what sessions have granted.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn check(&self, sessions: &Table<Session>) {
+        let pulled = sessions.iter().map(|(_, session)| session.rendezvous.pulled_bytes());
+        assert_eq!(pulled.sum::<u64>(), self.pulled_bytes, "the total is that of all sessions");
+    }
+
     /// Returns the bytes granted to all peers in datagrams and not received yet.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn pulled_bytes(&self) -> u64 {
@@ -144,7 +153,7 @@ impl SessionRendezvous {
     }
 
     /// Returns the bytes granted to the peer in datagrams and not received yet.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn pulled_bytes(&self) -> u64 {
         self.datagrams.as_ref().map_or(0, |it| it.pulled_bytes())
     }
@@ -247,7 +256,8 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let Offered { send_operation, hint, first, source } = offered;
-        let Some(operation) = self.shared.operations.begin_pull(id) else { return };
+        let begun = self.shared.operations.begin_pull(id);
+        let Some(operation) = debug_assert_some!(begun, "a matched receive exists") else { return };
         let wanted = operation.length.min(arrival.length);
         let in_place = first.min(wanted);
         operation.note_match(slot, &arrival);
@@ -268,27 +278,37 @@ impl Core {
 
     /// Continues a receive of which more is in place: it is whole, or may go on by a ring.
     fn continue_pull(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(found) = self.shared.operations.get(id) else { return };
-        let OperationState::Pulling(pulling) = &found.state else { return };
+        let pulled = debug_assert_some!(self.shared.operations.pulled(id), "it pulls");
+        let Some((slot, pulling)) = pulled else { return };
         if pulling.arrived == pulling.wanted
             || (planted!(EarlyDone) && pulling.granted == pulling.wanted)
         {
             self.finish_pull(id, effects);
         } else if pulling.awaits_ring() {
-            let slot = found.session;
             self.with(slot, |it, mut cx| it.pull_by_ring(&mut cx, id));
         }
     }
 
     pub(super) fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.remove_operation(id) else { return };
-        let OperationState::Pulling(pulling) = operation.state else { return };
+        let removed = self.remove_operation(id);
+        let Some(operation) = debug_assert_some!(removed, "it pulls") else { return };
+        let OperationState::Pulling(pulling) = operation.state else {
+            debug_assert!(false, "a receive that ends by its last bytes pulls");
+            return;
+        };
         self.shared.rendezvous.recycle(pulling.ranges);
         debug_assert_eq!(pulling.targeted, 0, "RR-RDV-3: all are reaped before DONE");
+        debug_assert!(
+            pulling.arrived == pulling.wanted || planted!(EarlyDone),
+            "all bytes are in place before DONE"
+        );
         let done = ControlFrame::done(pulling.send_operation, STATUS_OK, pulling.wanted);
         let slot = operation.session;
         self.with(slot, |it, cx| it.send_done(cx, done));
-        let Some(peer) = self.shared.peers.id_at(operation.remote) else { return };
+        let peer = self.shared.peers.id_at(operation.remote);
+        let Some(peer) = debug_assert_some!(peer, "receives from removed peers fail") else {
+            return;
+        };
         let Operation { context, tag, data, slice_of, .. } = operation;
         let arrival = Arrival { peer, context, tag, length: pulling.length, data };
         let ended = Ended::Received(arrival);
@@ -328,8 +348,12 @@ impl Core {
 
     /// RR-RDV-4
     pub(super) fn finish_serving(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.shared.operations.get_mut(id) else { return };
-        let OperationState::Serving(serving) = &mut operation.state else { return };
+        let found = self.shared.operations.get_mut(id);
+        let Some(operation) = debug_assert_some!(found, "it serves") else { return };
+        let OperationState::Serving(serving) = &mut operation.state else {
+            debug_assert!(false, "only sends that serve end by DONE or a release");
+            return;
+        };
         if serving.unreleased > 0 && !planted!(IgnoreRelease) {
             return;
         }

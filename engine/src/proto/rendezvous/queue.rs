@@ -158,6 +158,7 @@ impl PullQueue {
     /// Notes a grant of the message at `place`. Returns `true` if it overtook others of lower
     /// priority.
     pub(super) fn note_grant(&mut self, place: Place) -> bool {
+        debug_assert_eq!(self.next().map(|(next, _)| next), Some(place), "the next one is granted");
         let class = place.class as usize;
         self.queues_mut()[class].note_grant();
         let is_passed = |other: &Class| !self.of(*other).is_empty();
@@ -170,7 +171,8 @@ impl PullQueue {
 
     /// Removes the message at `place`, which is fully granted.
     pub(super) fn pop(&mut self, place: Place) {
-        self.queues_mut()[place.class as usize].line(place.is_short).pop_front();
+        let popped = self.queues_mut()[place.class as usize].line(place.is_short).pop_front();
+        debug_assert!(popped.is_some(), "the message is at the front of its queue");
     }
 
     /// Drops those for which `keep` returns `false`.

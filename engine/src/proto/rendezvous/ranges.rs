@@ -9,6 +9,7 @@ impl Ranges {
     ///
     /// RR-BULK-4.
     pub(super) fn add(&mut self, start: u64, end: u64) -> bool {
+        debug_assert!(start < end, "a range has bytes");
         let ranges = &mut self.0;
         // Most arrive in order, after all received ones.
         if let Some(last) = ranges.last_mut()
@@ -32,6 +33,12 @@ impl Ranges {
             (false, true) => ranges[at].0 = start,
             (false, false) => ranges.insert(at, (start, end)),
         }
+        debug_assert!(
+            ranges[at.saturating_sub(1)..ranges.len().min(at + 2)]
+                .windows(2)
+                .all(|pair| pair[0].1 < pair[1].0),
+            "ranges are disjoint, in order, and joined"
+        );
         true
     }
 

@@ -29,7 +29,7 @@ use super::super::effects::Effects;
 use super::super::hint::Hint;
 use super::super::lanes::lane::{Outgoing, place_behind};
 use super::super::late::AtRest;
-use super::super::operation::{Operation, OperationState, ToRing};
+use super::super::operation::{Operation, ToRing};
 use super::super::operations::Operations;
 use super::super::ready::Work;
 use super::super::session::{ControlFrame, Session};
@@ -184,8 +184,9 @@ impl Session {
     /// is none.
     pub(super) fn pull_by_ring(&mut self, cx: &mut Cx<'_>, id: Id) -> bool {
         let Some(ring) = self.ring_for_pieces() else { return false };
-        let Some((pulling, _)) = cx.shared.operations.pulling(cx.slot, id) else { return false };
-        debug_assert_eq!(pulling.granted, pulling.arrived);
+        let pulled = cx.shared.operations.pulling(cx.slot, id);
+        let Some((pulling, _)) = debug_assert_some!(pulled, "it pulls") else { return false };
+        debug_assert_eq!(pulling.granted, pulling.arrived, "no range is under way");
         pulling.ring = Some(ring);
         // Its sender was asked by this ring: it is asked by lanes alone when that ends.
         pulling.to_ring = ToRing::No;
@@ -195,11 +196,14 @@ impl Session {
 
     /// Grants the rest of a message, or as much of that as one grant can name.
     fn grant_by_ring(&mut self, cx: &mut Cx<'_>, id: Id) {
-        let Some((pulling, _)) = cx.shared.operations.pulling(cx.slot, id) else { return };
-        let Some(ring) = pulling.ring else { return };
+        let pulled = cx.shared.operations.pulling(cx.slot, id);
+        let pulled = pulled.and_then(|(pulling, _)| Some((pulling.ring?, pulling)));
+        let Some((ring, pulling)) = debug_assert_some!(pulled, "it pulls by a ring") else {
+            return;
+        };
         let most = if rare!("a grant of one byte by a ring", 10) { 1 } else { RANGE_BYTES_MAX };
-        let (offset, length) = (pulling.granted, (pulling.wanted - pulling.granted).min(most));
-        pulling.granted += length;
+        let length = (pulling.wanted - pulling.granted).min(most);
+        let offset = pulling.grant(length);
         let grant = Grant {
             kind: frame::KIND_GRANT,
             eager_class: 0,
@@ -343,7 +347,10 @@ impl Session {
     /// Notes that the piece of [`Self::next_piece`], with this many bytes, is in the ring.
     pub(crate) fn handle_piece_written(&mut self, cx: Cx<'_>, length: usize) {
         let state = &mut *self.rendezvous.ring;
-        let Some(range) = state.next() else { return };
+        let Some(range) = debug_assert_some!(state.next(), "what is written was granted") else {
+            return;
+        };
+        debug_assert!(length > 0 && length <= range.length as usize, "a piece is of its range");
         range.offset += length as u64;
         range.length -= length as u32;
         let operation = range.operation;
@@ -367,10 +374,11 @@ impl Core {
         length: usize,
         effects: &mut impl Effects,
     ) {
-        let Some(found) = self.shared.operations.get_mut(piece.operation) else { return };
-        let slot = found.session;
-        let OperationState::Pulling(pulling) = &mut found.state else { return };
-        pulling.arrived += length as u64;
+        let pulled = self.shared.operations.pulled(piece.operation);
+        let pulled = debug_assert_some!(pulled, "a piece is of a message that is pulled");
+        let Some((slot, pulling)) = pulled else { return };
+        debug_assert_eq!(piece.offset, pulling.arrived, "pieces arrive in order");
+        pulling.note_arrived(length as u64);
         if pulling.arrived == pulling.wanted {
             self.finish_pull(piece.operation, effects);
         } else if pulling.arrived == pulling.granted {

@@ -335,7 +335,9 @@ impl Core {
             Frame::Rail(rail) => {
                 self.with(slot, |it, mut cx| it.handle_rail(&mut cx, rail)).unwrap_or(Ok(()))?;
             }
-            Frame::LaneLost(lost) => self.handle_lane_lost(slot, lost),
+            Frame::LaneLost(lost) => {
+                self.with(slot, |it, mut cx| it.handle_lane_lost(&mut cx, lost));
+            }
             Frame::OneSided(header, data, operands) => {
                 let (request, with) = ((number, *header), (*data, *operands));
                 self.pull_matched(slot, effects, |it, cx, effects| {
@@ -347,7 +349,10 @@ impl Core {
                 Ok(it.handle_reply_rts(cx, reply, source))
             })?,
             Frame::ProcessQuery(query) => self.handle_process_query(slot, query, now_ns),
-            Frame::ProcessStatus(status) => self.handle_process_status(slot, status)?,
+            Frame::ProcessStatus(status) => {
+                let handled = self.with(slot, |it, cx| it.handle_process_status(cx, status));
+                handled.unwrap_or(Ok(()))?;
+            }
             Frame::Goodbye(goodbye) => {
                 let session = self.sessions.at_mut(slot as usize);
                 if let Some(segments) = session.and_then(|found| found.segments.as_deref_mut()) {

@@ -20,9 +20,9 @@ impl Net {
         let name = here.core.shared.lanes.get(lane).unwrap().number;
         let there = &mut self.engines[peer].core;
         let hello = lane_hello(engine_id(number), session, name);
-        let other = there.handle_lane_hello(&hello, now_ns).unwrap();
-        there.lane_ready(other, now_ns);
-        self.engines[number].core.lane_ready(lane, now_ns);
+        let other = there.join_as_lane(&hello, now_ns).unwrap();
+        there.make_lane_ready(other, now_ns);
+        self.engines[number].core.make_lane_ready(lane, now_ns);
         self.engines[number].lanes.insert(lane, (peer, other));
         self.engines[peer].lanes.insert(other, (number, lane));
     }
@@ -37,7 +37,7 @@ impl Net {
             if let Some(chunk) = engine.core.next_send(lane, &engine.memory) {
                 let range = chunk.offset as usize..chunk.offset as usize + chunk.length as usize;
                 let bytes = engine.memory.bytes[&chunk.operation][range].to_vec();
-                engine.core.handle_chunk_sent(lane, now_ns);
+                engine.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, now_ns));
                 engine.core.handle_chunk_released(chunk.operation, &mut engine.memory);
                 let (peer, other) = engine.lanes[&lane];
                 let inbox = &mut self.engines[peer].inbox;

@@ -49,7 +49,7 @@ fn closed_rendezvous_send_ends_after_the_kernel_and_serves_no_more() {
     bench.core.cancel_closed(&mut bench.results);
     assert!(bench.results.ended.is_empty(), "the kernel may still read");
     assert_eq!(bench.lanes_to_close(), 1);
-    bench.core.handle_chunk_sent(lane, 0);
+    bench.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, 0));
     assert!(bench.core.next_send(lane, &bench.results).is_none(), "granted before the close");
     assert_eq!(bench.lanes_to_close(), 1);
     bench.deliver(&grant(send, 2000, 1000, 2)).unwrap();

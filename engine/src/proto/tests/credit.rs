@@ -37,7 +37,7 @@ fn what_an_attempt_to_connect_gives_back_extends_windows_that_met_the_bound() {
         bench.deliver(&eager(0, 0, 0)).unwrap();
     }
     assert_eq!(window(&bench), 16, "all that is left was offered to others");
-    bench.core.end_offer(engines.start);
+    bench.core.end_offer_to(engines.start);
     assert_eq!(window(&bench), 24, "half of what is free");
 }
 
@@ -52,16 +52,16 @@ fn what_is_given_back_visits_only_sessions_with_low_windows() {
     for engine in 100..124 {
         bench.core.offer_to(engine, engine);
     }
-    assert_eq!(bench.core.sessions_with_low_windows(), [] as [u32; 0]);
+    assert_eq!(bench.core.offers().low(), [] as [u32; 0]);
     for _ in 0..16 {
         bench.deliver(&eager(0, 0, 0)).unwrap();
     }
-    assert_eq!(bench.core.sessions_with_low_windows(), [bench.slot]);
+    assert_eq!(bench.core.offers().low(), [bench.slot]);
     // Nothing is free: the session is not even looked at, and waits for more.
     bench.core.extend_others();
-    assert_eq!(bench.core.sessions_with_low_windows(), [bench.slot]);
-    bench.core.end_offer(100);
-    assert_eq!(bench.core.sessions_with_low_windows(), [] as [u32; 0], "8 of 24 are left");
+    assert_eq!(bench.core.offers().low(), [bench.slot]);
+    bench.core.end_offer_to(100);
+    assert_eq!(bench.core.offers().low(), [] as [u32; 0], "8 of 24 are left");
 }
 
 /// RR-CREDIT-5
@@ -87,4 +87,13 @@ fn window_shrinks_as_the_messages_that_it_grew_for_are_received() {
         bench.transmit();
     }
     assert_eq!((window(&bench), bench.core.reserved().0), (16, 16));
+}
+
+impl Core {
+    /// Ends the offer of a connection that has failed.
+    fn end_offer_to(&mut self, engine: u64) {
+        if self.shared.offers.end(engine) {
+            self.extend_others();
+        }
+    }
 }

@@ -29,7 +29,7 @@ fn grants_continue_while_some_are_served() {
     for chunk in 0..2 * GRANTED_MAX as u32 {
         bench.deliver(&grant(send, 0, 1, chunk)).unwrap();
         assert!(bench.core.next_send(lane, &bench.results).is_some());
-        bench.core.handle_chunk_sent(lane, 0);
+        bench.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, 0));
         bench.core.handle_chunk_released(send, &mut bench.results);
     }
 }

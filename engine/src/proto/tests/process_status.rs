@@ -114,7 +114,8 @@ impl Three {
         self.cores[0].with(slot, |it, cx| it.ask_for_answer(cx));
         self.deliver();
         self.now_ns += ANSWER_NS;
-        self.cores[0].check_answer(slot, self.now_ns, &mut self.paths.paths);
+        let (now_ns, paths) = (self.now_ns, &mut self.paths.paths);
+        self.cores[0].with(slot, |it, cx| it.check_answer(cx, now_ns, paths));
     }
 
     /// Time passes, and the loop of the first engine judges its silent peers.
@@ -145,7 +146,7 @@ impl Three {
 fn an_engine_of_the_host_reports_that_the_process_of_a_silent_peer_has_ended() {
     let mut three = Three::on_one_host();
     let silent = three.slot(2);
-    three.cores[2].note_process_ended(silent);
+    three.cores[2].with(silent, |it, cx| it.note_process_ended(cx));
     three.probe();
     three.pass(2 * SECOND);
     assert_eq!(three.queries, 0, "several probes come before that");
@@ -176,7 +177,7 @@ fn an_engine_that_does_not_answer_questions_is_asked_none() {
     for (locators, status) in [([locator(); 2], false), ([locator(), elsewhere], true)] {
         let mut three = Three::new(locators, status);
         let silent = three.slot(2);
-        three.cores[2].note_process_ended(silent);
+        three.cores[2].with(silent, |it, cx| it.note_process_ended(cx));
         three.probe();
         three.pass(100 * SECOND);
         assert_eq!((three.queries, three.actions()), (0, vec![]));
@@ -195,7 +196,7 @@ fn a_peer_that_answers_again_is_asked_about_no_longer() {
     assert_eq!((three.queries, three.cores[0].shared.processes.next_due_ns()), (1, None));
     // What comes then is late.
     let silent = three.slot(2);
-    three.cores[2].note_process_ended(silent);
+    three.cores[2].with(silent, |it, cx| it.note_process_ended(cx));
     three.cores[2].push_control(three.links[1][1].1, status(ENGINES[1], ENDED));
     three.deliver();
     assert_eq!(three.actions(), []);
@@ -272,7 +273,7 @@ fn an_engine_that_observes_the_process_is_asked_again_soon() {
     three.pass(60 * SECOND);
     assert!((12..=14).contains(&three.queries), "{}", three.queries);
     let silent = three.slot(2);
-    three.cores[2].note_process_ended(silent);
+    three.cores[2].with(silent, |it, cx| it.note_process_ended(cx));
     three.pass(6 * SECOND);
     assert_eq!(three.actions().len(), 1);
 }

@@ -36,8 +36,8 @@ fn join_path(number: u32, path: u16) -> Hello {
 
 impl Bench {
     fn lane_of(&mut self, number: u32, path: u16) -> Id {
-        let lane = self.core.handle_lane_hello(&join_path(number, path), 0).unwrap();
-        self.core.lane_ready(lane, 0);
+        let lane = self.core.join_as_lane(&join_path(number, path), 0).unwrap();
+        self.core.make_lane_ready(lane, 0);
         lane
     }
 
@@ -102,7 +102,7 @@ fn paths_connect_announced_rails_only() {
         None,
         "once"
     );
-    let joined = bench.core.handle_lane_hello(&join_path(3, path_number(7, 7)), 0);
+    let joined = bench.core.join_as_lane(&join_path(3, path_number(7, 7)), 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
     // Without datagrams a lane is the first frame of its path.
     bench.lane_of(4, path_number(1, 0));

@@ -1,0 +1,25 @@
+//! Relations between the owners of state, which simulations check as they go.
+
+use super::core::Core;
+
+impl Core {
+    /// Checks that all owners agree with themselves and with each other.
+    pub(crate) fn check(&self) {
+        let Self { sessions, shared } = self;
+        shared.offers.check();
+        shared.lanes.check(sessions);
+        shared.regions.check_counts();
+        shared.unexpected.check();
+        shared.peers.check(sessions);
+        shared.rendezvous.check(sessions);
+        for (id, session) in sessions.iter() {
+            let slot = id.index() as u32;
+            let timed = shared.timed.iter().filter(|&&it| it == slot).count();
+            assert_eq!(timed, usize::from(session.is_timed), "session {slot} is listed if marked");
+            let has_deadline = session.connection.deadline_ns().is_some();
+            assert!(!has_deadline || session.is_timed, "session {slot} has a deadline, unlisted");
+            let has_keys = session.keys.is_some() || session.engine == shared.engine;
+            assert!(!session.is_connected() || has_keys, "session {slot} is connected, with keys");
+        }
+    }
+}
