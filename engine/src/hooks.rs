@@ -111,7 +111,7 @@ pub(crate) mod simulated {
         /// Receives from a peer that failed stay posted.
         KeepReceivesOfDead,
         /// Updates of credit are not sent unless something else is.
-        LoseCreditNews,
+        LoseCreditUpdates,
         /// Half of an announcement of envelope credit is lost at the sender.
         LoseCredit,
         /// Messages of an earlier session give their credit to the one that is there now.
@@ -220,7 +220,7 @@ pub(crate) mod simulated {
         /// A request that a limit refuses ends without an error.
         LoseRefusal,
         /// The events of a turn wake no thread that waits.
-        LoseNews,
+        LoseWakeups,
         /// A fenced send waits for nothing.
         IgnoreFence,
     }
@@ -241,7 +241,7 @@ pub(crate) mod simulated {
         Bug::DropPartial,
         Bug::ShiftChunk,
         Bug::KeepReceivesOfDead,
-        Bug::LoseCreditNews,
+        Bug::LoseCreditUpdates,
         Bug::LoseCredit,
         Bug::ForgetEpoch,
         Bug::SkipDeduplication,
@@ -290,7 +290,7 @@ pub(crate) mod simulated {
         Bug::LoseLeadership,
         Bug::LoseRing,
         Bug::LoseRefusal,
-        Bug::LoseNews,
+        Bug::LoseWakeups,
         Bug::IgnoreFence,
         Bug::FlushEarly,
         Bug::OvertakePulls,

@@ -111,7 +111,8 @@ pub(crate) struct CoreCounters {
     pub(crate) frames_received: u64,
     /// Messages for an endpoint that is not open.
     pub(crate) unknown_endpoint: u64,
-    /// DONE, MATCHED, GRANT or REFUSED for an operation that is not outstanding.
+    /// DONE, MATCHED, GRANT or REFUSED for an operation that is not outstanding, and frames for a
+    /// lane that has failed here: usually both cross what ended them.
     pub(crate) stale_frames: u64,
     /// Messages that arrived before their receive.
     pub(crate) unexpected_messages: u64,

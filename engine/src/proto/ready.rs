@@ -20,14 +20,22 @@ pub(crate) enum Work {
     Piece,
     /// It may have granted ranges to send in datagrams.
     Data,
-    /// It grants more in datagrams when the peers of this engine have sent what was granted: no
-    /// work until then.
+    /// It grants more in datagrams when the peers of this engine have sent what was granted. The
+    /// last kind: it is no work until then ([`Ready::is_empty`]).
     AwaitWindow,
 }
 
 const ALL: [Work; 6] =
     [Work::Flush, Work::Stage, Work::Grant, Work::Piece, Work::Data, Work::AwaitWindow];
 const KINDS: usize = ALL.len();
+const _: () = {
+    let mut index = 0;
+    while index < KINDS {
+        assert!(ALL[index] as usize == index, "queues are in the order of the kinds");
+        index += 1;
+    }
+    assert!(Work::AwaitWindow as usize + 1 == KINDS, "what is no work now is last");
+};
 
 /// Entries that a queue may have for sessions that were removed, beside one for each that was not.
 const STALE_MAX: usize = 64;

@@ -373,7 +373,7 @@ impl Session {
         }
         (self.ack_wanted && self.announced_ack != self.expected_frame)
             || self.questions.are_due()
-            || (!planted!(LoseCreditNews)
+            || (!planted!(LoseCreditUpdates)
                 && (self.envelopes.is_update_due() || self.bytes.is_update_due()))
     }
 

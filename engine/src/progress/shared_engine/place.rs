@@ -217,7 +217,7 @@ impl EnginePlace {
     pub(super) fn notify_waiters(&self, pending: RefCell<PendingWakeups>) {
         let PendingWakeups { wakeups: Wakeups { classes, wakers }, is_sooner } =
             pending.into_inner();
-        if let Some(keys) = Keys::of_classes(classes).filter(|_| !planted!(LoseNews)) {
+        if let Some(keys) = Keys::of_classes(classes).filter(|_| !planted!(LoseWakeups)) {
             self.shared.notify(keys);
         }
         if classes != 0 || is_sooner {

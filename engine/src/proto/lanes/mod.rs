@@ -208,7 +208,7 @@ impl Session {
         cx: &Cx<'_>,
         hello: &Hello,
     ) -> Result<(u32, u8), HelloStatus> {
-        // Nor one that was delayed while a later one arrived.
+        // A delayed one is refused after a later one has arrived.
         let number = hello.lane.get();
         let is_late = self.last_move.is_some_and(|last| number <= last);
         if !self.joins.use_up(number) || is_late {
@@ -269,7 +269,8 @@ impl Session {
     pub(crate) fn handle_lane_refused(&mut self, mut cx: Cx<'_>, lane: Id, now_ns: u64) {
         let bulk = cx.shared.lanes.remove_refused(lane);
         let Some(bulk) = debug_assert_some!(bulk, "the refused lane exists") else { return };
-        debug_assert!(!bulk.is_ready && bulk.is_idle(), "a refused lane has no grants");
+        debug_assert!(!bulk.is_ready, "an accepted lane is not refused");
+        debug_assert!(bulk.incoming.is_empty(), "this side grants on lanes that are ready");
         self.lanes.retain(|&other| other != lane);
         if self.lanes.is_empty() {
             return self.request_lanes_later(&mut cx, Wait::Room);

@@ -188,22 +188,22 @@ impl Session {
     }
 
     fn candidates(&self, cx: &Cx<'_>, now_ns: u64) -> impl Iterator<Item = Candidate> {
-        let (session, lanes, shares) = (self, &cx.shared.lanes, &cx.shared.shares);
+        let (lanes, shares) = (&cx.shared.lanes, &cx.shared.shares);
         let carries = move |lane: &Id| {
             lanes.get(*lane).is_some_and(|bulk| {
-                bulk.is_ready && session.rails.carries_bulk(usize::from(bulk.path))
+                bulk.is_ready && self.rails.carries_bulk(usize::from(bulk.path))
             })
         };
         let flows = move |lane: &Id| {
-            carries(lane) && lanes.get(*lane).is_some_and(|bulk| !is_stuck(session, bulk, now_ns))
+            carries(lane) && lanes.get(*lane).is_some_and(|bulk| !is_stuck(self, bulk, now_ns))
         };
         // The peer may consider paths failed that look healthy here, and have lanes on others only.
         // A lane that has joined is an established connection.
-        let has_some = session.lanes.iter().any(carries);
-        let has_flowing = session.lanes.iter().any(flows);
-        session.lanes.iter().filter_map(move |&lane| {
+        let has_some = self.lanes.iter().any(carries);
+        let has_flowing = self.lanes.iter().any(flows);
+        self.lanes.iter().filter_map(move |&lane| {
             let bulk = debug_assert_some!(lanes.get(lane), "the lanes of a session exist")?;
-            let path = session.rails.paths.get(usize::from(bulk.path));
+            let path = self.rails.paths.get(usize::from(bulk.path));
             let path = debug_assert_some!(path, "a lane is on a path of its session")?;
             let is_worse = (has_flowing && !flows(&lane)) || (has_some && !carries(&lane));
             if !bulk.is_ready || is_worse {
@@ -219,7 +219,7 @@ impl Session {
             let lone = bulk.rate.lone_hoped_for(idle_until_ns);
             let pace = if bulk.rate.is_known() || lone == 0 { rate } else { lone.min(rate) };
             let (outstanding, latency_ns) = (bulk.incoming_bytes, bulk.rate.latency_ns());
-            let (is_refilling, share) = (bulk.is_refilling, shares.share_of(session, lanes, bulk));
+            let (is_refilling, share) = (bulk.is_refilling, shares.share_of(self, lanes, bulk));
             let round_trip_ns = path.round_trip_ns;
             let arrives_ns = bulk.incoming.front().map_or(now_ns, |first| first.granted_ns);
             let wait_ns = arrives_ns.saturating_add(round_trip_ns).saturating_sub(now_ns);

@@ -291,10 +291,10 @@ impl Session {
         Ok(())
     }
 
-    /// Notes that the kernel has all bytes of the chunk of [`Core::next_send`], or the lane failed.
+    /// Notes that the kernel has all bytes of the chunk of [`Core::next_send`].
     pub(crate) fn handle_chunk_sent(&mut self, mut cx: Cx<'_>, lane: Id, now_ns: u64) {
-        let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "the caller has found it");
-        let Some(bulk) = bulk else { return };
+        let bulk = cx.shared.lanes.get_mut(lane).filter(|bulk| bulk.is_sending);
+        let Some(bulk) = debug_assert_some!(bulk, "the kernel was given a chunk") else { return };
         let length = bulk.pop_outgoing(now_ns);
         let (is_first, path) = (bulk.is_fresh, usize::from(bulk.path));
         cx.shared.lanes.mark_runnable(lane);

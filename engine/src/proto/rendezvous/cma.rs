@@ -64,7 +64,7 @@ impl Rendezvous {
         self.readable.push_back((id, source));
     }
 
-    /// Returns whether a receive is queued like that.
+    /// Returns whether the message of a receive is to be read from its sender's memory.
     pub(super) fn is_read_from_memory(&self, id: Id) -> bool {
         self.readable.iter().any(|&(it, _)| it == id)
     }

@@ -36,6 +36,7 @@ use super::hint::{Hint, Hinted};
 use super::late::{Late, LateQueue};
 use super::operation::{Cause, Operation, OperationState, Pulling};
 use super::operations::Operations;
+use super::ready::Work;
 use super::session::{ControlFrame, Session};
 use super::table::Id;
 #[cfg(any(test, feature = "sim"))]
@@ -204,7 +205,7 @@ impl Session {
     /// Ends the transfers of a session that ends.
     pub(super) fn end_rendezvous(&mut self, cx: &mut Cx<'_>) {
         let state = std::mem::take(&mut self.rendezvous);
-        cx.end_pieces();
+        cx.remove_work(Work::Piece);
         if let Some(datagrams) = state.datagrams {
             cx.end_datagrams(&datagrams);
         }
@@ -269,9 +270,11 @@ impl Core {
         let is_own = self.is_loopback(slot);
         if in_place == wanted || (is_own && self.copy_rest(id, send_operation, arrival, effects)) {
             self.finish_pull(id, effects);
+        } else if is_own {
+            // Its send has ended, and so has the receive.
         } else if let Some(source) = source {
             self.shared.rendezvous.read_from_memory(id, source);
-        } else if !is_own {
+        } else {
             self.with(slot, |it, mut cx| it.pull_rest(&mut cx, id));
         }
     }

@@ -270,13 +270,6 @@ impl Session {
     }
 }
 
-impl Cx<'_> {
-    /// Drops the pieces of a session that ends.
-    pub(super) fn end_pieces(&mut self) {
-        self.remove_work(Work::Piece);
-    }
-}
-
 /// The sender.
 impl Session {
     /// Handles a grant on a ring.

@@ -107,8 +107,8 @@ impl Core {
         self.handle_segment(slot, (header, body), Some(Transport::Ring), now_ns, effects)
     }
 
-    /// Handles a segment received on any transport of a session; one on `transport` is owed an
-    /// acknowledgement.
+    /// Handles a segment received on any transport of a session. `transport`: the one that it came
+    /// on, if that does not acknowledge itself; then an acknowledgement is owed.
     pub(in crate::proto) fn handle_segment(
         &mut self,
         slot: u32,
@@ -127,8 +127,7 @@ impl Core {
         session.handle_header(&mut cx, header);
         session.handle_frame_ack(&mut cx, header.ack.get(), effects);
         let taken = session.receive_fast(&mut cx, header, body, now_ns, effects);
-        let is_whole = taken.is_all_of(header, body);
-        if !is_whole || session.has_replies_due() {
+        if !taken.is_all_of(header, body) || session.has_replies_due() {
             return self.handle_rest(slot, (header, body), taken, now_ns, effects);
         }
         cx.shared.counters.frames_received += u64::from(taken.frames);

@@ -18,7 +18,7 @@
 //! As in [`super::core`], with these in addition to `handle_bytes`:
 //!
 //! 1. [`Core::handle_lone_segment`] for received datagrams;
-//! 2. [`Core::handle_segment_acked`] and [`Session::handle_segment_lost`] for packets that the path
+//! 2. [`Session::handle_segment_acked`] and [`Session::handle_segment_lost`] for packets that the path
 //!    of a lane declares acknowledged or lost; a packet may be acknowledged to the peer only after
 //!    [`Core::handle_lone_segment`] has handled it. [`Session::resend_all`] when a lane that
 //!    carried segments is abandoned;
@@ -167,7 +167,8 @@ pub(crate) struct Segments {
     /// next one.
     base: u32,
     chain: Chain,
-    /// Credit was announced in a datagram that may be lost, and no later one repeats it.
+    /// Credit was announced in a datagram that may be lost, and no later one repeats it, or an
+    /// acknowledgement has to be requested.
     update_due: bool,
     /// Reasons to leave the fast paths.
     uncommon: Uncommon,
@@ -261,6 +262,18 @@ impl Segments {
         self.able.has_ring
     }
 
+    /// Notes that credit was announced in a datagram that may be lost, and no later one repeats it,
+    /// or that an acknowledgement has to be requested.
+    fn note_update_due(&mut self) {
+        self.update_due = true;
+        self.uncommon.add(Uncommon::UPDATE);
+    }
+
+    /// Returns whether a segment without frames has to be sent.
+    pub(in crate::proto) fn has_update_due(&self) -> bool {
+        self.update_due
+    }
+
     /// Sets whether the peer can read messages from this process's memory.
     pub(super) fn set_cma(&mut self, has_cma: bool, config: &Config) {
         self.set_capabilities(Capabilities { has_cma, ..self.able }, config);
@@ -278,18 +291,6 @@ impl Segments {
     pub(in crate::proto) fn has_acked_before(&self, pool: &SegmentPool, end: u32) -> bool {
         debug_assert!(self.is_base_current(pool));
         self.outstanding.len() == 0 || !window::is_before(self.base, end)
-    }
-
-    /// Notes that credit was announced in a datagram that may be lost, and no later one repeats it,
-    /// or that an acknowledgement has to be requested.
-    fn note_update_due(&mut self) {
-        self.update_due = true;
-        self.uncommon.add(Uncommon::UPDATE);
-    }
-
-    /// Returns whether a segment without frames has to be sent.
-    pub(in crate::proto) fn has_update_due(&self) -> bool {
-        self.update_due
     }
 
     /// Returns the first frame that the peer has not acknowledged.
@@ -324,7 +325,7 @@ impl Session {
         let able = Capabilities { has_stream: true, is_loopback, ..Capabilities::default() };
         debug_assert!(self.segments.is_none(), "the last session has ended");
         let mut segments = Segments::new(able, segment_bytes, &cx.shared.config);
-        // Sends may have waited for the connection.
+        // Sends and control frames may have been queued before.
         segments.uncommon.add(Uncommon::WAITING);
         segments.uncommon.add(Uncommon::CONTROL);
         self.segments = Some(Box::new(segments));

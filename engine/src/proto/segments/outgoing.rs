@@ -279,10 +279,10 @@ impl Session {
         if next.is_none() && (!self.has_update() || room_bytes < SEGMENT_HEADER_BYTES) {
             return None;
         }
-        if next.is_some() && self.has_waiting() {
-            cx.add_work(Work::Stage);
-        }
         if next.is_some() {
+            if self.has_waiting() {
+                cx.add_work(Work::Stage);
+            }
             self.stage_data_later(&mut cx);
         }
         let segments = self.segments.as_deref_mut()?;

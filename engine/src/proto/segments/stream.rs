@@ -8,13 +8,12 @@ use super::segment::{LONG_PAYLOAD_BYTES, Place};
 use super::uncommon::Uncommon;
 use crate::proto::ready::Work;
 
-/// Returns whether a segment staged next for a session's stream would be sent next, and alone.
 impl Session {
     /// Returns the route of a message that would be the next segment, whole and alone, without
     /// checksums, and before anything else. `None`: something is ahead of it.
     pub(crate) fn route_if_next(&self, request: &SendRequest) -> Option<Route> {
         let segments = self.segments.as_deref()?;
-        let is_next = !self.has_any_of(segments, Uncommon::SENDING)
+        let is_next = self.is_now_free_of(segments, Uncommon::SENDING)
             && !self.has_ready_operations()
             && segments.open.is_none()
             && !self.has_checksums;

@@ -115,7 +115,7 @@ impl PendingAck {
 
 impl Session {
     /// Notes a segment with a body of `length` bytes received from a transport that does not
-    /// acknowledge: if it has frames, an acknowledgement is owed.
+    /// acknowledge: if it has frames, an acknowledgement is owed. Checksums are not counted.
     #[inline]
     pub(super) fn note_segment_from(
         &mut self,

@@ -45,6 +45,9 @@ impl Uncommon {
     /// What follows the frames of a received segment.
     pub(super) const REPLIES: Self = Self::CONTROL.or(Self::GOODBYE);
 
+    /// What holds until the session ends.
+    const PERMANENT: Self = Self::LEAVING.or(Self::BULK).or(Self::GOODBYE);
+
     const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -69,8 +72,8 @@ impl Uncommon {
         }
     }
 
-    /// Returns this reason if it holds.
-    fn of(self, holds: bool) -> Self {
+    /// Returns this reason where it holds.
+    fn if_holds(self, holds: bool) -> Self {
         if holds { self } else { Self::default() }
     }
 }
@@ -99,26 +102,26 @@ impl Session {
         }
     }
 
-    /// Returns whether none of these reasons holds.
+    /// Returns whether none of these reasons holds. Clears those of them that have passed.
     #[inline(always)]
     pub(in crate::proto) fn is_free_of(&mut self, reasons: Uncommon) -> bool {
         let Some(segments) = self.segments.as_deref() else { return false };
         self.check_uncommon(segments);
-        segments.uncommon.and(reasons).is_empty() || self.settle(reasons)
+        let noted = segments.uncommon.and(reasons);
+        noted.is_empty() || (noted.and(Uncommon::PERMANENT).is_empty() && self.settle(reasons))
     }
 
-    /// Returns whether one of these reasons holds.
-    pub(super) fn has_any_of(&self, segments: &Segments, reasons: Uncommon) -> bool {
+    /// Returns the same, and clears nothing.
+    pub(super) fn is_now_free_of(&self, segments: &Segments, reasons: Uncommon) -> bool {
         self.check_uncommon(segments);
-        !self.reasons(segments).and(reasons).is_empty()
+        segments.uncommon.and(reasons).is_empty() || self.held(segments).and(reasons).is_empty()
     }
 
     /// Clears these reasons as far as they have passed. Returns whether none is left.
     #[cold]
     fn settle(&mut self, reasons: Uncommon) -> bool {
         let Some(segments) = self.segments.as_deref() else { return false };
-        let held = self.reasons(segments).and(reasons);
-        self.add_uncommon(held);
+        let held = self.held(segments).and(reasons);
         if let Some(segments) = self.segments.as_deref_mut() {
             segments.uncommon = segments.uncommon.without(reasons).or(held);
         }
@@ -126,18 +129,18 @@ impl Session {
     }
 
     /// Returns the reasons that hold.
-    fn reasons(&self, segments: &Segments) -> Uncommon {
+    fn held(&self, segments: &Segments) -> Uncommon {
         let is_early = segments.arrivals.has_early() || !segments.reorder_buffer.is_empty();
         let is_queued = segments.is_queued() || segments.long.len() > 0;
         [
-            Uncommon::LEAVING.of(self.is_leaving),
-            Uncommon::WAITING.of(!self.waiting.is_empty()),
-            Uncommon::CONTROL.of(!self.control.is_empty()),
-            Uncommon::QUEUED.of(is_queued),
-            Uncommon::BULK.of(segments.able.has_bulk),
-            Uncommon::UPDATE.of(segments.update_due),
-            Uncommon::EARLY.of(is_early),
-            Uncommon::GOODBYE.of(segments.goodbye.is_some()),
+            Uncommon::LEAVING.if_holds(self.is_leaving),
+            Uncommon::WAITING.if_holds(!self.waiting.is_empty()),
+            Uncommon::CONTROL.if_holds(!self.control.is_empty()),
+            Uncommon::QUEUED.if_holds(is_queued),
+            Uncommon::BULK.if_holds(segments.able.has_bulk),
+            Uncommon::UPDATE.if_holds(segments.update_due),
+            Uncommon::EARLY.if_holds(is_early),
+            Uncommon::GOODBYE.if_holds(segments.goodbye.is_some()),
         ]
         .into_iter()
         .fold(Uncommon::default(), Uncommon::or)
@@ -148,7 +151,7 @@ impl Session {
     fn check_uncommon(&self, segments: &Segments) {
         debug_assert!(self.is_connected(), "a session with segments is connected");
         debug_assert_eq!(
-            self.reasons(segments).without(segments.uncommon),
+            self.held(segments).without(segments.uncommon),
             Uncommon::default(),
             "a reason to leave the fast paths was missed"
         );

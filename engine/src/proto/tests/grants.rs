@@ -19,6 +19,19 @@ fn peer_that_grants_without_reading_is_disconnected() {
     assert_eq!(bench.core.shared.lanes.get(lane).unwrap().outgoing.len(), GRANTED_MAX);
 }
 
+/// A peer may grant on a lane and refuse it then: nothing is sent on it.
+#[test]
+fn lane_with_grants_of_its_peer_may_be_refused() {
+    let mut bench = Bench::new(Config::for_tests());
+    let lane = bench.core.join_as_lane(&lane_hello(PEER, SESSION, 3), 0).unwrap();
+    let send = bench.send(5000, CompletionLevel::Inject);
+    bench.transmit();
+    bench.deliver(&grant(send, 0, 1, 0)).unwrap();
+    assert!(bench.core.next_send(lane, &bench.results).is_none(), "it is not accepted yet");
+    bench.core.refuse_lane(lane, 0);
+    assert!(bench.core.lanes().get(lane).is_none());
+}
+
 /// RR-RDV-9
 #[test]
 fn grants_continue_while_some_are_served() {
