@@ -1,6 +1,6 @@
 //! The bulk lanes of an engine: their table, those with work, and the sessions that wait for one.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 #[cfg(any(test, feature = "sim"))]
 use super::super::session::Session;
@@ -114,13 +114,9 @@ impl BulkLanes {
         self.table.remove(lane)
     }
 
-    /// Removes and returns the sessions that wait for a lane, each once: one that has waited before
-    /// may have been deferred again when a path of it became usable.
+    /// Removes and returns the sessions that wait for a lane.
     pub(super) fn take_starved(&mut self) -> Vec<(u32, Wait)> {
-        let mut starved = std::mem::take(&mut self.starved);
-        let mut seen = HashSet::new();
-        starved.retain(|&(slot, _)| seen.insert(slot));
-        starved
+        std::mem::take(&mut self.starved)
     }
 
     /// Notes that the sessions that wait for room try now.
@@ -144,8 +140,12 @@ impl BulkLanes {
     }
 
     /// Defers the lanes of a session until [`super::super::core::Core::close_idle_lanes`] retries.
+    /// A session waits once, for what it was deferred for last.
     pub(super) fn defer(&mut self, slot: u32, wait: Wait) {
-        self.starved.push((slot, wait));
+        match self.starved.iter_mut().find(|(other, _)| *other == slot) {
+            Some((_, known)) => *known = wait,
+            None => self.starved.push((slot, wait)),
+        }
     }
 
     /// Removes a session that is forgotten from those that wait for a lane.
