@@ -403,10 +403,13 @@ impl ControlLanes {
     /// Watches everything that is polled. Bytes that arrived meanwhile are reported at once,
     /// because a watch is level-triggered.
     pub(super) fn watch_polled(&mut self, cx: &mut LaneCx<'_>) {
-        for session in std::mem::take(&mut self.polled) {
+        let mut polled = std::mem::take(&mut self.polled);
+        for session in polled.drain(..) {
             self.of(session).is_polled = false;
             self.watch(session, cx);
         }
+        polled.append(&mut self.polled);
+        self.polled = polled;
     }
 
     /// Notes that the driver has reported a readable lane, which it watches no more.
@@ -424,11 +427,14 @@ impl ControlLanes {
 
     /// Retries all lanes that were full.
     pub(super) fn unblock_all(&mut self, core: &mut Core) {
-        for session in std::mem::take(&mut self.blocked) {
+        let mut blocked = std::mem::take(&mut self.blocked);
+        for session in blocked.drain(..) {
             if std::mem::take(&mut self.of(session).is_blocked) {
                 core.ready_mut().add(session, Work::Flush);
             }
         }
+        blocked.append(&mut self.blocked);
+        self.blocked = blocked;
     }
 
     /// Returns whether the kernel takes no data of some session.
@@ -448,7 +454,8 @@ impl ControlLanes {
         self.all[index].await_something(session, &mut self.awaited);
     }
 
-    /// Takes the sessions that expect data on their control lane, in order.
+    /// Takes the sessions that expect data on their control lane, in order; [`Self::keep_awaited`]
+    /// puts back those that still do.
     pub(super) fn take_awaited(&mut self) -> Vec<u32> {
         let mut awaited = std::mem::take(&mut self.awaited);
         awaited.sort_unstable();
@@ -456,16 +463,20 @@ impl ControlLanes {
         awaited
     }
 
-    /// Puts a session back among these, if it still expects data.
-    pub(super) fn await_further(&mut self, session: u32, core: &Core) {
+    /// Returns whether a session among these still expects data.
+    pub(super) fn awaits_more(&mut self, session: u32, core: &Core) -> bool {
         let known = core.session(session);
         let control = self.of(session);
         control.is_awaited = (control.lane.is_some() && known.is_some_and(Session::is_answer_due))
             || control.has_partial()
             || known.is_some_and(Session::holds_long);
-        if control.is_awaited {
-            self.awaited.push(session);
-        }
+        control.is_awaited
+    }
+
+    /// Puts sessions back that still expect data.
+    pub(super) fn keep_awaited(&mut self, mut awaited: Vec<u32>) {
+        awaited.append(&mut self.awaited);
+        self.awaited = awaited;
     }
 
     /// Returns the sessions whose lanes this round checks although they are idle.

@@ -190,14 +190,16 @@ impl Engine {
     ///
     /// RR-END-2, RR-PATH-6.
     pub(super) fn check_peers(&mut self) {
-        for session in self.state.controls.take_awaited() {
+        let mut awaited = self.state.controls.take_awaited();
+        awaited.retain(|&session| {
             self.check_peer(session);
             let state = &mut *self.state;
             if !state.core.session(session).is_some_and(Session::has_datagrams) {
                 state.paths.note_stream_use(session);
             }
-            state.controls.await_further(session, &state.core);
-        }
+            state.controls.awaits_more(session, &state.core)
+        });
+        self.state.controls.keep_awaited(awaited);
         for session in self.state.controls.next_idle_share() {
             // Lanes with a due acknowledgement have just been checked.
             if self.state.is_answer_due(session) {
