@@ -18,9 +18,9 @@
 //! As in [`super::core`], with these in addition to `handle_bytes`:
 //!
 //! 1. [`Core::handle_lone_segment`] for received datagrams;
-//! 2. [`Session::handle_segment_acked`] and [`Session::handle_segment_lost`] for packets that the path
-//!    of a lane declares acknowledged or lost; a packet may be acknowledged to the peer only after
-//!    [`Core::handle_lone_segment`] has handled it. [`Session::resend_all`] when a lane that
+//! 2. [`Session::handle_segment_acked`] and [`Session::handle_segment_lost`] for packets that the
+//!    path of a lane declares acknowledged or lost; a packet may be acknowledged to the peer only
+//!    after [`Core::handle_lone_segment`] has handled it. [`Session::resend_all`] when a lane that
 //!    carried segments is abandoned;
 //! 3. [`Session::poll_segment`] for each session of [`Work::Flush`], while the lane accepts
 //!    more; a session whose lane was full is polled again when there is space; for the control
