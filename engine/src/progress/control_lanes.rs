@@ -162,7 +162,7 @@ pub(crate) struct ControlLanes {
     /// Sessions that expect an acknowledgement, or the rest of a segment, on their control lane.
     awaited: Vec<u32>,
     /// Sessions with one path that have lost their control lane, and some that have one again.
-    without: Vec<u32>,
+    without_lane: Vec<u32>,
     /// Sessions with a blocked control lane, and some that are writable again.
     blocked: Vec<u32>,
     /// Number of sessions without datagrams: the background thread is not woken when their peers
@@ -186,7 +186,7 @@ impl ControlLanes {
             all: Vec::new(),
             polled: Vec::new(),
             awaited: Vec::new(),
-            without: Vec::new(),
+            without_lane: Vec::new(),
             blocked: Vec::new(),
             streams: 0,
             rounds: 0,
@@ -194,13 +194,13 @@ impl ControlLanes {
         }
     }
 
-    /// Returns that of a session; `None`: it never had one.
+    /// Returns the loop's side of a session; `None`: it never had a control lane.
     #[inline]
     pub(crate) fn get(&self, session: u32) -> Option<&ControlLane> {
         self.all.get(session as usize)
     }
 
-    /// Returns that of a session.
+    /// Returns the loop's side of a session, created if there is none.
     #[inline]
     pub(crate) fn of(&mut self, session: u32) -> &mut ControlLane {
         let index = session as usize;
@@ -487,19 +487,19 @@ impl ControlLanes {
     }
 
     /// Notes that a session with one path has lost its control lane.
-    pub(super) fn note_without(&mut self, session: u32) {
-        self.without.push(session);
+    pub(super) fn note_without_lane(&mut self, session: u32) {
+        self.without_lane.push(session);
     }
 
     /// Returns sessions with one path that have lost their control lane.
-    pub(super) fn without(&mut self, core: &Core, paths: &PathTable) -> Vec<u32> {
-        self.without.sort_unstable();
-        self.without.dedup();
-        self.without.retain(|&session| {
+    pub(super) fn without_lane(&mut self, core: &Core, paths: &PathTable) -> Vec<u32> {
+        self.without_lane.sort_unstable();
+        self.without_lane.dedup();
+        self.without_lane.retain(|&session| {
             core.session(session).is_some_and(|known| known.is_outlived())
                 && paths.of(session).is_some_and(|paths| !paths.are_several())
         });
-        self.without.clone()
+        self.without_lane.clone()
     }
 }
 

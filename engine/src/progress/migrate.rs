@@ -52,7 +52,7 @@ impl SetupCx<'_> {
             monitor.handle_dropped(*cx.now_ns, at);
         }
         if !cx.paths.of_mut(session).are_several() {
-            self.controls.note_without(session);
+            self.controls.note_without_lane(session);
         }
         cx.paths.choose_stream(cx.core, session);
         cx.core.with(session, |it, cx| it.acknowledge_received(cx));

@@ -305,7 +305,7 @@ impl Engine {
         }
         let mut due = self.state.paths.several();
         let state = &mut *self.state;
-        due.append(&mut state.controls.without(&state.core, &state.paths));
+        due.append(&mut state.controls.without_lane(&state.core, &state.paths));
         for session in due {
             self.handle_lane_event(session, LaneEvent::TickWithout);
             self.handle_lane_event(session, LaneEvent::MoveDue);

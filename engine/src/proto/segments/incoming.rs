@@ -23,7 +23,7 @@ fn only_segment(bytes: &[u8]) -> Result<(&SegmentHeader, &[u8]), FrameError> {
 }
 
 impl Session {
-    /// Handles what the header of a segment says about what this side has sent, and may send.
+    /// Handles the header of a segment, but for its acknowledgement: requests of the peer, credit.
     #[inline(always)]
     fn handle_header(&mut self, cx: &mut Cx<'_>, header: &SegmentHeader) {
         if header.flags.get() & FLAG_ACK_REQUESTED != 0 {
