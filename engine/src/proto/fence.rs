@@ -8,13 +8,13 @@
 //! 2. the acknowledgement of all frames made until then, which include those of sends that
 //!    completed when they were staged.
 
-use crate::proto::ready::Work;
 use std::collections::VecDeque;
 
 use super::context::Cx;
 use super::operation::{Operation, OperationState};
 use super::operations::Operations;
 use super::table::Id;
+use crate::proto::ready::Work;
 use crate::proto::session::Session;
 
 /// A fence; see the module.

@@ -1,6 +1,5 @@
 //! One engine and a manually driven peer: valid and invalid frames.
 
-use crate::proto::ready::Work;
 use std::collections::HashMap;
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -21,6 +20,7 @@ use super::sim::{
     stage_empty,
 };
 use super::table::Id;
+use crate::proto::ready::Work;
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::hello::HelloStatus;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};

@@ -15,7 +15,6 @@
 //! ones, and what the kernel did not take. With a path a turn sends at most
 //! [`LONG_BYTES_PER_TURN`], and short segments go first.
 
-use crate::proto::ready::Work;
 use std::io::{self, ErrorKind};
 
 use super::{ControlLane, ControlLanes};
@@ -23,6 +22,7 @@ use crate::driver::AnyDriver;
 use crate::progress::context::LaneCx;
 use crate::progress::traits::{Interest, LaneKey};
 use crate::proto::core::Core;
+use crate::proto::ready::Work;
 use crate::proto::segments::{Outgoing, append_segment};
 use crate::proto::session::{ControlFrame, Session};
 

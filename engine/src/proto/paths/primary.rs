@@ -1,6 +1,5 @@
 //! Selection of the primary path, which carries a session's segments.
 
-use crate::proto::ready::Work;
 use std::cmp::Reverse;
 
 use super::super::core::Core;
@@ -10,6 +9,7 @@ use super::super::rails::trial::Used;
 use super::super::session::Session;
 use super::path::{Health, SessionPath};
 use super::{PathTable, Paths};
+use crate::proto::ready::Work;
 
 /// Bytes in flight up to which a round trip counts as unloaded.
 const UNLOADED_BYTES: u64 = 4 << 10;

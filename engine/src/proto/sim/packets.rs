@@ -5,7 +5,6 @@
 //! [`Core`]: crate::proto::core::Core
 //! [`PathTable`]: crate::proto::paths::PathTable
 
-use crate::proto::ready::Work;
 use std::net::{IpAddr, SocketAddr};
 
 use super::engine::{Engine, engine_id};
@@ -19,6 +18,7 @@ use crate::proto::failure::PeerFailure;
 use crate::proto::keys::{JobKeys, SessionKeys, SessionNames};
 use crate::proto::paths::{Index, PRIMARY, Paths, ReceiveInfo, Timeout, Transmit};
 use crate::proto::rails::{RailInfo, path_number};
+use crate::proto::ready::Work;
 use crate::wire::packet::{FLAG_MTU_PROBE, PACKET_TAG_BYTES, Packet};
 
 /// Rails of each engine; a session has one path, or one per rail.

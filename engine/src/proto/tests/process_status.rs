@@ -1,6 +1,5 @@
 //! Three engines: one asks another about the process of the third, which is silent.
 
-use crate::proto::ready::Work;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use super::super::paths::by_hand::PathsByHand;
 use super::super::process_status::ANSWER_NS;
 use super::super::sim::connect;
 use super::*;
+use crate::proto::ready::Work;
 use crate::wire::Frames;
 use crate::wire::process_status::{ENDED, RUNNING, UNKNOWN};
 use crate::wire::{ProcessQuery, ProcessStatus};
