@@ -157,6 +157,8 @@ pub(crate) struct Session {
     pub(crate) lanes: Vec<Id>,
     /// Lanes were requested (from the loop, or from the peer) and are not there yet.
     pub(super) lanes_requested: bool,
+    /// What it waits for before it requests lanes again.
+    pub(super) lane_wait: Option<super::lanes::Wait>,
     /// The peer requested lanes, and has granted on none since: lanes that look healthy here may be
     /// lost there.
     pub(super) lanes_wanted: bool,
@@ -220,6 +222,7 @@ impl Session {
             rendezvous: super::rendezvous::SessionRendezvous::default(),
             lanes: Vec::new(),
             lanes_requested: false,
+            lane_wait: None,
             lanes_wanted: false,
             wanted_before_lane: 0,
             lane_failures: Late::NONE,

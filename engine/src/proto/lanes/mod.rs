@@ -143,7 +143,7 @@ impl Session {
     /// Defers its lanes until [`Core::close_idle_lanes`] retries.
     pub(super) fn request_lanes_later(&mut self, cx: &mut Cx<'_>, wait: Wait) {
         self.lanes_requested = true;
-        cx.shared.lanes.defer(cx.slot, wait);
+        self.wait_for_lane(cx.slot, &mut cx.shared.lanes, wait);
     }
 
     /// Handles LANES WANTED: the peer has data to move and waits for lanes.
@@ -449,11 +449,12 @@ impl Core {
     /// Lets sessions without a lane retry that `is_served` selects, by what they wait for and their
     /// number of consecutive failures.
     fn serve_some(&mut self, now_ns: u64, is_served: impl Fn(Wait, u32) -> bool) {
-        for (slot, wait) in self.shared.lanes.take_starved() {
+        for slot in self.shared.lanes.take_starved() {
             let entered = debug_assert_some!(self.enter(slot), "a session that waits exists");
             let Some((session, mut cx)) = entered else { continue };
-            if !is_served(wait, session.lane_failures.count()) {
-                cx.shared.lanes.defer(slot, wait);
+            let wait = debug_assert_some!(session.lane_wait.take(), "it waits");
+            if let Some(wait) = wait.filter(|&it| !is_served(it, session.lane_failures.count())) {
+                session.wait_for_lane(slot, &mut cx.shared.lanes, wait);
             } else if session.is_connected() && !session.has_bulk_lane(&cx.shared.lanes) {
                 session.lanes_requested = false;
                 // The data may have been transferred or cancelled.

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-#[cfg(any(test, feature = "sim"))]
 use super::super::session::Session;
 use super::super::table::{Id, Table};
 use super::Wait;
@@ -14,8 +13,8 @@ pub(crate) struct BulkLanes {
     table: Table<BulkLane>,
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
-    /// Sessions that need a lane and retry later, possibly repeated.
-    starved: Vec<(u32, Wait)>,
+    /// Sessions that need a lane and retry later: those with a [`Session::lane_wait`], each once.
+    starved: Vec<u32>,
     /// A lane was closed since their last attempt.
     has_room: bool,
     /// Number of their retry rounds.
@@ -115,7 +114,7 @@ impl BulkLanes {
     }
 
     /// Removes and returns the sessions that wait for a lane.
-    pub(super) fn take_starved(&mut self) -> Vec<(u32, Wait)> {
+    pub(super) fn take_starved(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.starved)
     }
 
@@ -139,18 +138,14 @@ impl BulkLanes {
         (bits ^ bits >> 31) & 1 == 0
     }
 
-    /// Defers the lanes of a session until [`super::super::core::Core::close_idle_lanes`] retries.
-    /// A session waits once, for what it was deferred for last.
-    pub(super) fn defer(&mut self, slot: u32, wait: Wait) {
-        match self.starved.iter_mut().find(|(other, _)| *other == slot) {
-            Some((_, known)) => *known = wait,
-            None => self.starved.push((slot, wait)),
-        }
+    /// Adds a session that begins to wait for a lane.
+    fn add_starved(&mut self, slot: u32) {
+        self.starved.push(slot);
     }
 
     /// Removes a session that is forgotten from those that wait for a lane.
     pub(in crate::proto) fn forget(&mut self, slot: u32) {
-        self.starved.retain(|&(other, _)| other != slot);
+        self.starved.retain(|&other| other != slot);
     }
 
     /// Checks that lanes and sessions agree, and each lane with itself.
@@ -173,14 +168,25 @@ impl BulkLanes {
                 assert!(path.is_some(), "{lane:?} is on a path of its session");
             }
         }
-        for &(slot, _) in &self.starved {
-            assert!(sessions.at(slot as usize).is_some(), "session {slot} waits for a lane");
-        }
+        let mut starved = self.starved.clone();
+        starved.sort_unstable();
+        let waiting = sessions.iter().filter(|(_, session)| session.lane_wait.is_some());
+        let waiting: Vec<u32> = waiting.map(|(slot, _)| slot.index() as u32).collect();
+        assert_eq!(starved, waiting, "a session that waits for a lane is listed once");
     }
 
     /// Returns the spare lane that was idle for longest.
     pub(super) fn oldest_idle(&self, now_ns: u64, patience_ns: u64) -> Option<Id> {
         let idle = self.table.iter().filter(|(_, bulk)| bulk.is_spare(now_ns, patience_ns));
         idle.min_by_key(|(_, bulk)| bulk.used_ns).map(|(lane, _)| lane)
+    }
+}
+
+impl Session {
+    /// Waits for a lane, for this cause alone, until [`BulkLanes::take_starved`].
+    pub(super) fn wait_for_lane(&mut self, slot: u32, lanes: &mut BulkLanes, wait: Wait) {
+        if self.lane_wait.replace(wait).is_none() {
+            lanes.add_starved(slot);
+        }
     }
 }
