@@ -63,7 +63,7 @@ impl Engine {
             return;
         };
         let address = Address::new(known.engine, known.locators, 0);
-        if !known.has_datagrams() {
+        if !known.segments.has_datagrams() {
             self.state.controls.begin_stream(session);
         }
         self.state.note_transport(&self.driver, session, false);

@@ -19,8 +19,8 @@ impl LaneCx<'_> {
     /// Acknowledges what came by a lane beside a path: nothing more may come by it for long.
     /// Without datagrams a reply is likely to carry the acknowledgement, which is due soon anyway.
     pub(super) fn acknowledge_received(&mut self, session: u32) {
-        if self.core.session(session).is_some_and(Session::has_datagrams) {
-            self.core.with(session, |it, cx| it.acknowledge_received(cx));
+        if self.core.session(session).is_some_and(|it| it.segments.has_datagrams()) {
+            self.core.with(session, |it, cx| it.segments.acknowledge_received(cx));
         }
     }
 }
@@ -222,18 +222,21 @@ impl Engine {
         let mut happened = false;
         let mut is_by_path = self.state.is_by_datagram(session);
         if is_by_path {
-            let has_long = self.state.core.session(session).is_some_and(Session::has_long);
+            let has_long =
+                self.state.core.session(session).is_some_and(|it| it.segments.has_long());
             if has_long {
                 self.state.controls.await_something(session);
             }
             // The first transmission carries acknowledgements, and there may be nothing else for a
             // datagram.
-            let is_alone =
-                has_long && !self.state.core.session(session).is_some_and(Session::has_short);
+            let is_alone = has_long
+                && !self.state.core.session(session).is_some_and(|it| it.segments.has_short());
             if is_alone {
                 happened = self.flush_long(session);
             }
-            if !is_alone || self.state.core.session(session).is_some_and(Session::is_waiting) {
+            if !is_alone
+                || self.state.core.session(session).is_some_and(|it| it.segments.is_waiting())
+            {
                 let is_last = self.state.core.ready().is_only(session, Work::Flush);
                 happened |= self.transmit(session, PRIMARY, is_last);
             }
@@ -343,7 +346,7 @@ impl Engine {
         }
         self.flush(session);
         self.driver.flush_datagrams();
-        self.state.core.with(session, |it, cx| it.close_segment(cx));
+        self.state.core.with(session, |it, cx| it.segments.close_segment(cx));
     }
 
     /// Sends the data staged last at once if no message was since the last turn: a single message

@@ -469,7 +469,7 @@ impl ControlLanes {
         let control = self.of(session);
         control.is_awaited = (control.lane.is_some() && known.is_some_and(Session::is_answer_due))
             || control.has_partial()
-            || known.is_some_and(Session::holds_long);
+            || known.is_some_and(|it| it.segments.holds_long());
         control.is_awaited
     }
 

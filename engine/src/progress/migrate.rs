@@ -55,7 +55,7 @@ impl SetupCx<'_> {
             self.controls.note_without_lane(session);
         }
         cx.paths.choose_stream(cx.core, session);
-        cx.core.with(session, |it, cx| it.acknowledge_received(cx));
-        cx.core.with(session, |it, cx| it.resend_all(cx, false));
+        cx.core.with(session, |it, cx| it.segments.acknowledge_received(cx));
+        cx.core.with(session, |it, cx| it.segments.resend_all(cx, false));
     }
 }

@@ -194,7 +194,7 @@ impl Engine {
         awaited.retain(|&session| {
             self.check_peer(session);
             let state = &mut *self.state;
-            if !state.core.session(session).is_some_and(Session::has_datagrams) {
+            if !state.core.session(session).is_some_and(|it| it.segments.has_datagrams()) {
                 state.paths.note_stream_use(session);
             }
             state.controls.awaits_more(session, &state.core)
@@ -221,7 +221,7 @@ impl Engine {
         if control.lane().is_some() && control.has_partial() {
             self.handle_lane_event(session, LaneEvent::RestMissing);
         }
-        if self.state.core.session(session).is_some_and(Session::holds_long) {
+        if self.state.core.session(session).is_some_and(|it| it.segments.holds_long()) {
             // An owner that computes reads no TCP; a datagram makes the background thread do it.
             self.setup().lanes.ask_all_paths(session);
         }

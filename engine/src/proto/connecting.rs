@@ -34,7 +34,7 @@ impl Session {
             self.failure = None;
         } else if !self.is_leaving {
             self.is_leaving = true;
-            self.add_uncommon(Uncommon::LEAVING);
+            self.segments.add_uncommon(Uncommon::LEAVING);
             self.send_control(cx, ControlFrame::goodbye(REASON_CLOSED));
         }
     }
@@ -52,8 +52,7 @@ impl Session {
 
     /// Starts what both sides have authenticated.
     fn begin(&mut self, mut cx: Cx<'_>, ours: Limits, theirs: Limits, keys: SessionKeys) {
-        self.establish(ours, theirs, Some(keys), cx.shared.config.advised_from());
-        self.begin_segments(&mut cx, false);
+        self.establish(cx.shared, ours, theirs, Some(keys));
         cx.shared.offers.reserve(ours);
         self.note_windows(&mut cx);
         cx.add_work(Work::Stage);

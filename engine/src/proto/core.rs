@@ -158,7 +158,7 @@ impl Core {
     ) -> Result<usize, FrameError> {
         let mut used = 0;
         while let Some(session) = self.session(slot) {
-            let whole = if session.has_checksums {
+            let whole = if session.segments.has_checksums() {
                 Session::split_checked(&bytes[used..])?
             } else {
                 Session::split_segment(&bytes[used..])?

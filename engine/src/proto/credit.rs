@@ -156,6 +156,168 @@ impl ReceiveCredit {
     }
 }
 
+/// Credit for messages to a peer: one envelope each, and the bytes of eager ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SendCredits {
+    envelopes: SendCredit,
+    bytes: SendCredit,
+    /// Eager bytes that the peer lets be under way at once, at least: its first limit.
+    window_bytes: u32,
+}
+
+impl SendCredits {
+    /// Creates credit up to the peer's first limits.
+    pub(crate) fn new(envelope_limit: u32, byte_limit: u32) -> Self {
+        Self {
+            envelopes: SendCredit::new(envelope_limit),
+            bytes: SendCredit::new(byte_limit),
+            window_bytes: byte_limit,
+        }
+    }
+
+    /// Returns the same with limits that the peer has not announced.
+    #[cfg(test)]
+    pub(crate) fn forged(self, envelopes: u32, bytes: u32) -> Self {
+        Self {
+            envelopes: self.envelopes.forged(envelopes),
+            bytes: self.bytes.forged(bytes),
+            ..self
+        }
+    }
+
+    /// Returns whether a message can be sent at all.
+    #[inline]
+    pub(crate) fn has_envelope(&self) -> bool {
+        self.envelopes.available() > 0
+    }
+
+    /// Returns the number of messages that can be sent.
+    #[cfg(test)]
+    pub(crate) fn envelopes_left(&self) -> u32 {
+        self.envelopes.available()
+    }
+
+    /// Returns the bytes that can be sent.
+    #[inline]
+    pub(crate) fn bytes_left(&self) -> u32 {
+        self.bytes.available()
+    }
+
+    /// Returns whether an eager message of `length` bytes can be sent.
+    #[inline]
+    pub(crate) fn covers(&self, length: u64) -> bool {
+        self.has_envelope() && length <= u64::from(self.bytes_left())
+    }
+
+    /// Returns the window of bytes, as far as it is known: at least the first one, and if it has
+    /// grown, what is left of it.
+    pub(crate) fn window_bytes(&self) -> u32 {
+        self.window_bytes.max(self.bytes_left())
+    }
+
+    /// Sets the first window to nothing, as if the peer granted it later.
+    #[cfg(test)]
+    pub(crate) fn forget_window(&mut self) {
+        self.window_bytes = 0;
+    }
+
+    /// Spends the credit of a message with `bytes` of payload in its envelope's frame.
+    ///
+    /// RR-CREDIT-1.
+    #[inline]
+    pub(crate) fn spend(&mut self, bytes: u32) {
+        if !planted!(SkipCredit) {
+            self.envelopes.spend(1);
+        }
+        self.bytes.spend(bytes);
+    }
+
+    /// Handles limits from the peer. Returns whether one of them has grown.
+    #[inline]
+    pub(crate) fn handle_limits(&mut self, envelopes: u32, bytes: u32) -> bool {
+        if planted!(LoseCredit) {
+            self.envelopes.spend(self.envelopes.available() / 2);
+        }
+        let more = self.envelopes.handle_limit(envelopes);
+        self.bytes.handle_limit(bytes) || more
+    }
+}
+
+/// Credit of the peer for messages to this side: one envelope each, and the bytes of eager ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReceiveCredits {
+    envelopes: ReceiveCredit,
+    bytes: ReceiveCredit,
+}
+
+impl ReceiveCredits {
+    /// Creates windows of `envelopes` and `bytes`, for messages of at most `largest` bytes.
+    pub(crate) fn new(envelopes: u32, bytes: u32, largest: u32) -> Self {
+        let (envelopes, bytes) =
+            (ReceiveCredit::new(envelopes, 1), ReceiveCredit::new(bytes, largest));
+        Self { envelopes, bytes }
+    }
+
+    /// Returns the credit of envelopes, and that of bytes.
+    pub(crate) fn both(&self) -> [&ReceiveCredit; 2] {
+        [&self.envelopes, &self.bytes]
+    }
+
+    /// Returns the credit of envelopes, and that of bytes.
+    pub(crate) fn both_mut(&mut self) -> [&mut ReceiveCredit; 2] {
+        [&mut self.envelopes, &mut self.bytes]
+    }
+
+    /// Returns the number of messages, and the bytes, that the peer can send.
+    #[inline]
+    pub(crate) fn left(&self) -> (u32, u32) {
+        (self.envelopes.left(), self.bytes.left())
+    }
+
+    /// Charges a message with `bytes` of payload. An error names what it lacks: the peer violated
+    /// the protocol.
+    ///
+    /// RR-CREDIT-1.
+    #[inline]
+    pub(crate) fn charge(&mut self, bytes: u32) -> Result<(), &'static str> {
+        if !self.envelopes.handle_arrival(1) {
+            return Err("envelope");
+        }
+        if !self.bytes.handle_arrival(bytes) {
+            self.envelopes.consume(1);
+            return Err("eager byte");
+        }
+        Ok(())
+    }
+
+    /// Notes that a message with `bytes` of payload that was charged uses no memory any more.
+    #[inline]
+    pub(crate) fn consume(&mut self, bytes: u32) {
+        self.envelopes.consume(1);
+        self.bytes.consume(bytes);
+    }
+
+    /// Charges messages that used no memory.
+    #[inline]
+    pub(crate) fn pass(&mut self, envelopes: u32, bytes: u32) {
+        self.envelopes.pass(envelopes);
+        self.bytes.pass(bytes);
+    }
+
+    /// Returns the limits to announce: envelopes, and bytes.
+    #[inline]
+    pub(crate) fn announce(&mut self) -> (u32, u32) {
+        (self.envelopes.announce(), self.bytes.announce())
+    }
+
+    /// Returns whether a limit should be announced without waiting for traffic.
+    #[inline]
+    pub(crate) fn is_update_due(&self) -> bool {
+        !planted!(LoseCreditUpdates)
+            && (self.envelopes.is_update_due() || self.bytes.is_update_due())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

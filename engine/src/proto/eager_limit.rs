@@ -176,7 +176,8 @@ impl Session {
     /// Handles a chunk of rendezvous data; `was_idle` is the result of [`Rate::handle_arrival`].
     pub(super) fn handle_chunk_time(&mut self, was_idle: bool, rate: &Rate, copies: CopySpeed) {
         if was_idle {
-            self.eager_limit.handle_lone_chunk(rate, copies, self.lanes.len());
+            let lanes = self.lanes.len();
+            self.segments.eager_limit_mut().handle_lone_chunk(rate, copies, lanes);
         }
     }
 }

@@ -88,7 +88,7 @@ impl Session {
         if !fence.earlier.is_empty() {
             return false;
         }
-        let Some(segments) = self.segments.as_deref_mut() else { return true };
+        let segments = &mut self.segments;
         let (epoch, end) = match fence.mark {
             Some(mark) => mark,
             None => {

@@ -34,11 +34,10 @@ impl Core {
             bulk_in_datagrams: false,
             ..offer
         };
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let Some((session, cx)) = self.enter(slot) else { return };
         session.connection.loop_back();
-        session.establish(limits, limits, None, None);
-        self.with(slot, |it, mut cx| it.begin_segments(&mut cx, true));
-        self.shared.offers.reserve(limits);
+        session.establish(cx.shared, limits, limits, None);
+        cx.shared.offers.reserve(limits);
     }
 
     /// Passes the staged segments of the loopback session to its receiving side. Returns `true` if
@@ -61,8 +60,9 @@ impl Core {
                 update.copy_from_slice(outgoing.bytes);
                 self.handle_lone_segment(slot, &update, now_ns, effects)
             } else {
-                let segment = self.with(slot, |it, mut cx| it.take_segment(&mut cx, id)).flatten();
-                let Some(segment) = segment else { break };
+                let segment =
+                    self.with(slot, |it, cx| it.segments.take_segment(&mut cx.shared.pool, id));
+                let Some(segment) = segment.flatten() else { break };
                 let handled = self.handle_lone_segment(slot, segment.whole(), now_ns, effects);
                 self.with(slot, |it, mut cx| it.end_segment(&mut cx, segment, effects));
                 handled

@@ -217,7 +217,7 @@ impl Session {
     /// Extends the windows, if need be, after an unexpected message has come.
     #[inline]
     pub(super) fn extend_windows(&mut self, cx: &mut Cx<'_>) {
-        let windows = [&mut self.envelopes, &mut self.bytes];
+        let windows = self.segments.receive_credits_mut().both_mut();
         if cx.shared.offers.extend_windows((cx.slot, self.engine), windows, &cx.shared.config) {
             cx.add_work(Work::Flush);
         }
@@ -226,8 +226,9 @@ impl Session {
     /// Returns whether a window is longer than one without unexpected messages.
     #[inline]
     pub(super) fn has_grown(&self, config: &Config) -> bool {
-        let (envelopes, bytes) = least_windows(config);
-        self.envelopes.window() > envelopes || self.bytes.window() > bytes
+        let least = least_windows(config);
+        let [envelopes, bytes] = self.segments.receive_credits().both();
+        envelopes.window() > least.0 || bytes.window() > least.1
     }
 
     /// Shrinks the windows after unexpected messages were received: what they have grown by is
@@ -236,8 +237,8 @@ impl Session {
     /// RR-CREDIT-5.
     fn shrink_windows(&mut self, cx: &mut Cx<'_>) -> bool {
         let least = least_windows(&cx.shared.config);
-        let envelopes = self.envelopes.shrink(least.0);
-        let bytes = self.bytes.shrink(least.1);
+        let [envelopes, bytes] = self.segments.receive_credits_mut().both_mut();
+        let (envelopes, bytes) = (envelopes.shrink(least.0), bytes.shrink(least.1));
         cx.shared.offers.release(envelopes.into(), bytes.into());
         envelopes + bytes > 0
     }
@@ -270,7 +271,7 @@ impl Session {
 
     /// Notes the windows of the session, which begins: what others return may extend them.
     pub(super) fn note_windows(&self, cx: &mut Cx<'_>) {
-        if is_low(&self.envelopes) || is_low(&self.bytes) {
+        if self.segments.receive_credits().both().into_iter().any(is_low) {
             cx.shared.offers.note_low(cx.slot);
         }
     }

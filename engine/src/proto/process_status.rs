@@ -282,12 +282,12 @@ impl Processes {
 impl Session {
     /// Returns whether one more control frame may wait.
     fn takes_control(&self) -> bool {
-        self.is_connected() && self.control.len() < CONTROL_WAITING_MAX
+        self.is_connected() && self.segments.control().len() < CONTROL_WAITING_MAX
     }
 
     /// Returns whether this engine observes the peer's process: that comes with its shared memory.
     fn is_observed(&self) -> bool {
-        self.is_connected() && self.segments.as_deref().is_some_and(|it| it.has_ring())
+        self.is_connected() && self.segments.has_ring()
     }
 
     /// Notes that this host's kernel has reported the end of the peer's process.

@@ -361,7 +361,7 @@ impl Session {
             }
             return Ok(());
         };
-        self.message_ns = now_ns;
+        self.segments.note_message(now_ns);
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
         let envelope = MatchEnvelope { source: remote, context, tag };

@@ -167,13 +167,11 @@ impl Core {
         let remote = self.shared.peers.get(request.peer);
         let session = remote.and_then(|remote| self.sessions.at(remote.session as usize));
         session.is_some_and(|session| {
-            // The window is at least the first one; if it has grown, what is left of it is known.
-            let window = session.eager_window.max(session.byte_credit.available());
-            let window = u64::from(window.min(session.eager_limit_now(&self.shared.config)));
-            let datagram = session.segments.as_deref();
-            let is_whole = datagram.is_some_and(|it| {
-                it.takes_whole(request) && !it.pulls(&self.shared.pool, request.length)
-            });
+            let segments = &session.segments;
+            let window = segments.send_credits().window_bytes();
+            let window = u64::from(window.min(segments.eager_limit_now(&self.shared.config)));
+            let is_whole =
+                segments.takes_whole(request) && !segments.pulls(&self.shared.pool, request.length);
             session.is_connected() && (window < request.length || !is_whole)
         })
     }
@@ -217,7 +215,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let at = place_in_line(&session.waiting, &self.shared.operations, id);
         session.waiting.insert(at, id);
-        session.add_uncommon(Uncommon::WAITING);
+        session.segments.add_uncommon(Uncommon::WAITING);
         for &passed in session.waiting.range(at + 1..) {
             if let Some(passed) = self.shared.operations.get_mut(passed) {
                 passed.passed += 1;

@@ -6,10 +6,8 @@ use std::sync::Arc;
 use zerocopy::FromBytes;
 
 use super::connection::{Connection, Retry};
-use super::context::Cx;
+use super::context::{Cx, SharedState};
 pub(crate) use super::control_frame::{ControlFrame, ShortReply};
-use super::credit::{ReceiveCredit, SendCredit};
-use super::eager_limit::EagerLimit;
 use super::effects::RemoteName;
 use super::failure::PeerFailure;
 use super::handshake::JoinWindow;
@@ -18,10 +16,9 @@ use super::lanes::LaneFailures;
 use super::late::{Late, LateQueue};
 use super::one_sided::SessionOneSided;
 use super::peers::{PeerTable, SessionRemotes};
-use super::question::Questions;
 use super::ready::Work;
 use super::segments::uncommon::Uncommon;
-use super::segments::{PendingAck, PullMethod};
+use super::segments::{PullMethod, Segments};
 use super::table::Id;
 pub(crate) use super::teardown::Sequel;
 use crate::wire::FrameError;
@@ -102,8 +99,6 @@ pub(crate) struct Session {
     pub(crate) id: u64,
     /// Its keys, while it is established; a session with oneself has none.
     pub(crate) keys: Option<SessionKeys>,
-    /// Chunks and segments on the control connection have checksums.
-    pub(super) has_checksums: bool,
     /// No bulk lanes: granted ranges arrive in datagrams.
     pub(crate) bulk_in_datagrams: bool,
     /// Lane numbers that have joined it.
@@ -116,39 +111,16 @@ pub(crate) struct Session {
     pub(super) remotes: SessionRemotes,
 
     // Sending.
-    /// Control frames that are not in a segment yet.
-    pub(crate) control: LateQueue<ControlFrame>,
     /// Sends that wait for the connection, for credit or for space, in order.
     pub(crate) waiting: VecDeque<Id>,
     /// One-sided state, allocated with the first operation.
     pub(super) one_sided: Option<Box<SessionOneSided>>,
     /// Of these, fenced ones, and what they wait for.
     pub(super) fences: LateQueue<super::fence::Fence>,
-    pub(crate) envelope_credit: SendCredit,
-    pub(crate) byte_credit: SendCredit,
-    /// Longest eager payload that the peer accepts and advises.
-    pub(super) eager_limit: EagerLimit,
-    /// Eager bytes that the peer lets be under way at once, at least: its first window.
-    pub(super) eager_window: u32,
-
-    // Receiving.
-    pub(crate) envelopes: ReceiveCredit,
-    pub(crate) bytes: ReceiveCredit,
-    pub(super) expected_frame: u32,
-    pub(super) announced_ack: u32,
-    pub(super) ack_wanted: bool,
-    /// What streams and rings carried since the last transmission.
-    pub(super) pending_ack: PendingAck,
-    /// The final segment on the control connection, which acknowledges everything received when a
-    /// goodbye ended the session.
-    pub(super) final_ack: Vec<u8>,
-    pub(super) questions: Questions,
     /// The peer's engine answers by the control lane although its owner makes no call.
     pub(super) peer_answers: bool,
     /// The peer's engine answers questions about processes of its host.
     pub(super) answers_process_queries: bool,
-    /// When an eager message last arrived.
-    pub(super) message_ns: u64,
 
     // Rendezvous.
     /// Messages that are pulled.
@@ -175,8 +147,8 @@ pub(crate) struct Session {
     pub(crate) is_leaving: bool,
     /// What follows its end, if it is left.
     pub(super) sequel: Sequel,
-    /// Its segments in both directions, while it is established.
-    pub(crate) segments: Option<Box<super::segments::Segments>>,
+    /// Its segments in both directions, with their credit.
+    pub(crate) segments: Segments,
     /// The rails between the two engines.
     pub(crate) rails: super::rails::Rails,
 }
@@ -194,31 +166,16 @@ impl Session {
             epoch: 0,
             id: 0,
             keys: None,
-            has_checksums: false,
             bulk_in_datagrams: false,
             joins: JoinWindow::default(),
             has_offer: false,
             epoch_seen: 0,
             remotes: SessionRemotes::default(),
-            control: LateQueue::default(),
             waiting: VecDeque::new(),
             one_sided: None,
             fences: LateQueue::default(),
-            envelope_credit: SendCredit::default(),
-            byte_credit: SendCredit::default(),
-            eager_limit: EagerLimit::new(0, None),
-            eager_window: 0,
-            envelopes: ReceiveCredit::default(),
-            bytes: ReceiveCredit::default(),
-            expected_frame: 0,
-            announced_ack: 0,
-            ack_wanted: false,
-            pending_ack: PendingAck::default(),
-            final_ack: Vec::new(),
-            questions: Questions::default(),
             peer_answers: false,
             answers_process_queries: false,
-            message_ns: 0,
             rendezvous: super::rendezvous::SessionRendezvous::default(),
             lanes: Vec::new(),
             lanes_requested: false,
@@ -231,15 +188,14 @@ impl Session {
             control_lane: super::control_lane::LaneMonitor::default(),
             is_leaving: false,
             sequel: Sequel::None,
-            segments: None,
+            segments: Segments::closed(),
             rails: super::rails::Rails::default(),
         }
     }
 
     /// Returns whether the RTS carries the address for CMA reads of `length` bytes.
     pub(super) fn offers_source(&self, length: u64) -> bool {
-        let method = self.segments.as_deref().map(|it| it.protocol().pull_method(length));
-        method == Some(PullMethod::Memory)
+        self.segments.protocol().pull_method(length) == PullMethod::Memory
     }
 
     /// Returns whether the session is established.
@@ -254,9 +210,8 @@ impl Session {
     #[inline]
     pub(crate) fn may_send_now(&mut self, length: u64, eager_limit: u32) -> bool {
         (self.is_free_of(Uncommon::STAGING) || (planted!(OvertakeWaiting) && self.is_connected()))
-            && length <= u64::from(eager_limit.min(self.eager_limit.bytes()))
-            && self.envelope_credit.available() > 0
-            && length <= u64::from(self.byte_credit.available())
+            && length <= u64::from(eager_limit.min(self.segments.eager_limit().bytes()))
+            && self.segments.send_credits().covers(length)
     }
 
     /// Returns whether it continues without a control lane, so that another session with its peer
@@ -270,35 +225,25 @@ impl Session {
         self.lanes_wanted || !self.rendezvous.is_empty()
     }
 
-    /// Starts an established connection: `ours` was announced, `theirs` received. `advised_from` is
-    /// [`super::core::Config::advised_from`]. RR-SUM-1, RR-BULK-1.
-    pub(crate) fn establish(
+    /// Starts an established connection: `ours` was announced, `theirs` received. Without keys it
+    /// is that with this engine itself.
+    ///
+    /// RR-BULK-1.
+    pub(super) fn establish(
         &mut self,
+        shared: &SharedState,
         ours: Limits,
         theirs: Limits,
         keys: Option<SessionKeys>,
-        advised_from: Option<u32>,
     ) {
+        self.segments.begin(shared, ours, theirs, keys.is_none());
         (self.keys, self.joins, self.next_lane) = (keys, JoinWindow::default(), 0);
-        self.has_checksums = ours.checksum || theirs.checksum;
         self.peer_answers = theirs.answers;
         self.answers_process_queries = theirs.process_status;
         self.bulk_in_datagrams = ours.bulk_in_datagrams || theirs.bulk_in_datagrams;
         self.failure = None;
         self.epoch = self.epoch.wrapping_add(1);
         self.id = ours.session;
-        self.envelope_credit = SendCredit::new(theirs.envelope_limit);
-        self.byte_credit = SendCredit::new(theirs.byte_limit);
-        self.eager_limit = EagerLimit::new(theirs.eager_limit, advised_from);
-        self.eager_window = theirs.byte_limit;
-        self.envelopes = ReceiveCredit::new(ours.envelope_limit, 1);
-        // A message without credit is pulled, so a short window need not fit the longest.
-        let largest = ours.eager_limit.min(ours.byte_limit / 4);
-        self.bytes = ReceiveCredit::new(ours.byte_limit, largest);
-        (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);
-        self.pending_ack.clear();
-        self.final_ack.clear();
-        self.questions = Questions::default();
         (self.lanes_requested, self.lanes_wanted) = (false, false);
         (self.lane_failures, self.last_move) = (Late::NONE, None);
         self.rails = super::rails::Rails::new();
@@ -332,16 +277,14 @@ impl Session {
         if let (ControlFrame::Reply(_), Some(it)) = (&control, &mut self.one_sided) {
             it.note_answer();
         }
-        self.control.push_back(control);
-        self.add_uncommon(Uncommon::CONTROL);
+        self.segments.push_control(control);
     }
 
     /// Returns the credit of a message that is received, or never had to wait.
     #[inline]
     pub(super) fn return_credit(&mut self, cx: &mut Cx<'_>, payload_bytes: usize) {
-        self.envelopes.consume(1);
-        self.bytes.consume(payload_bytes as u32);
-        if self.has_update() && self.is_connected() {
+        self.segments.receive_credits_mut().consume(payload_bytes as u32);
+        if self.segments.has_update() && self.is_connected() {
             cx.add_work(Work::Flush);
         }
     }
@@ -357,27 +300,6 @@ impl Session {
             self.push_control(control);
             cx.add_work(Work::Flush);
         }
-    }
-
-    /// Returns whether datagrams carry segments, too. Without them the control connection is the
-    /// only transport, and the session ends with it.
-    #[inline]
-    pub(crate) fn has_datagrams(&self) -> bool {
-        self.segments.as_deref().is_some_and(|datagram| datagram.has_datagrams())
-    }
-
-    /// Returns whether acknowledgements or credit should be sent without waiting for traffic.
-    ///
-    /// RR-SEG-5.
-    #[inline(always)]
-    pub(crate) fn has_update(&self) -> bool {
-        if self.segments.as_ref().is_some_and(|it| it.has_update_due()) {
-            return true;
-        }
-        (self.ack_wanted && self.announced_ack != self.expected_frame)
-            || self.questions.are_due()
-            || (!planted!(LoseCreditUpdates)
-                && (self.envelopes.is_update_due() || self.bytes.is_update_due()))
     }
 
     /// Splits the first complete segment off `bytes`; `None`: more bytes are needed.

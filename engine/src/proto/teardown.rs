@@ -39,7 +39,7 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let may_lose_completed = session.may_lose_completed(&self.shared.pool);
+        let may_lose_completed = session.segments.may_lose_completed(&self.shared.pool);
         if session.failure.is_some() {
             return;
         }
@@ -56,7 +56,7 @@ impl Core {
         session.keys = None;
         session.failure = Some(failure.clone());
         tracing::debug!(me = self.shared.engine, peer = session.engine, "session ended: {failure}");
-        session.control.clear();
+        session.segments.clear_control();
         if sequel == Sequel::None {
             session.waiting.clear();
             session.fences.clear();
@@ -78,8 +78,8 @@ impl Core {
         self.lose_claims(&failure, |_, message| {
             message.session == slot && !matches!(message.kind, Kind::Eager { .. })
         });
-        self.drop_segments(slot);
         self.with(slot, |it, mut cx| {
+            it.segments.end(cx.shared);
             it.end_rendezvous(&mut cx);
             if was_connected {
                 it.release_windows(&mut cx);
@@ -219,7 +219,8 @@ impl Session {
     fn release_windows(&mut self, cx: &mut Cx<'_>) {
         self.epoch = self.epoch.wrapping_add(1);
         let unused = |credit: &ReceiveCredit| u64::from(credit.window() - credit.held());
-        cx.shared.offers.release(unused(&self.envelopes), unused(&self.bytes));
+        let [envelopes, bytes] = self.segments.receive_credits().both().map(unused);
+        cx.shared.offers.release(envelopes, bytes);
     }
 
     /// Removes an operation of the session from those that wait to be sent or granted.

@@ -161,7 +161,8 @@ impl Bench {
 
     /// Lets segments and chunks have checksums, or not.
     fn use_checksums(&mut self, has_checksums: bool) {
-        self.core.sessions.at_mut(self.slot as usize).unwrap().has_checksums = has_checksums;
+        let session = self.core.sessions.at_mut(self.slot as usize).unwrap();
+        session.segments.set_checksums(has_checksums);
         self.there.has_checksums = has_checksums;
     }
 
@@ -306,8 +307,9 @@ fn invalid_segment_lengths_are_rejected_at_the_header() {
 #[test]
 fn frames_are_handled_once_within_the_window() {
     let mut bench = Bench::new(Config::for_tests());
-    let expected =
-        |bench: &Bench| bench.core.sessions.at(bench.slot as usize).unwrap().expected_frame;
+    let expected = |bench: &Bench| {
+        bench.core.sessions.at(bench.slot as usize).unwrap().segments.expected_frame()
+    };
     bench.deliver(&eager(0, 8, 0)).unwrap();
     // The first one comes again; one is early, and the one before it arrives.
     for (number, next) in [(0, 1), (2, 1), (1, 3), (u32::MAX, 3)] {
@@ -545,7 +547,11 @@ fn invalid_grants_do_not_accumulate_replies() {
             bench.handle(&segment).unwrap();
         }
         let session = bench.core.sessions.at(bench.slot as usize).unwrap();
-        assert!(session.control.len() <= 1, "{} answers wait", session.control.len());
+        assert!(
+            session.segments.control().len() <= 1,
+            "{} answers wait",
+            session.segments.control().len()
+        );
     }
     assert_eq!(bench.transmit(), [frame::KIND_REFUSED]);
     assert_eq!(bench.lanes_to_close(), 1);

@@ -55,7 +55,10 @@ impl Run {
             return Err("more bulk lanes than the settings allow".into());
         }
         for (_, session) in core.sessions().iter().filter(|(_, session)| session.is_connected()) {
-            let over = [&session.envelopes, &session.bytes]
+            let over = session
+                .segments
+                .receive_credits()
+                .both()
                 .iter()
                 .any(|credit| credit.held() > credit.window());
             if over {
@@ -236,22 +239,22 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     }
     let (mut envelopes, mut bytes, mut segments) = (0, 0, 0);
     for (_, session) in core.sessions().iter() {
-        let datagram = session.segments.as_deref();
-        segments += datagram.map_or(0, |datagram| datagram.outstanding());
+        segments += session.segments.outstanding();
         let is_clear = session.rendezvous.is_empty()
             && (is_dead(session.engine) || session.rendezvous.is_at_rest())
             && session.waiting.is_empty()
-            && session.control.is_empty()
-            && (is_dead(session.engine) || datagram.is_none_or(|datagram| datagram.is_at_rest()));
+            && session.segments.control().is_empty()
+            && (is_dead(session.engine) || session.segments.is_at_rest());
         if !is_clear {
             return fail("a session has something under way");
         }
         if session.is_connected() {
-            if session.envelopes.held() != 0 || session.bytes.held() != 0 {
+            let credits = session.segments.receive_credits().both();
+            if credits.iter().any(|credit| credit.held() != 0) {
                 return fail("credit is not back");
             }
-            envelopes += u64::from(session.envelopes.window());
-            bytes += u64::from(session.bytes.window());
+            envelopes += u64::from(credits[0].window());
+            bytes += u64::from(credits[1].window());
         }
     }
     if core.pool().len().iter().sum::<usize>() != segments {

@@ -178,8 +178,9 @@ impl Run {
         if let Some(engine) = self.world.look(host) {
             let sessions = engine.state.core.sessions().iter();
             // What still waits is not before the goodbye.
-            let by_datagrams = sessions
-                .filter(|(_, session)| session.has_datagrams() && session.waiting.is_empty());
+            let by_datagrams = sessions.filter(|(_, session)| {
+                session.segments.has_datagrams() && session.waiting.is_empty()
+            });
             let others = by_datagrams.map(|(_, session)| session.engine);
             let at_peace = others.filter(|&other| !self.oracle.is_tainted(process, other));
             self.residents[host].at_peace = at_peace.collect();

@@ -14,6 +14,7 @@ use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
 use crate::proto::core::{Config, ENVELOPES_MIN};
 use crate::proto::effects::CompletionLevel;
+use crate::proto::session::Session;
 use crate::types::{Completion, Error, Event, Peer, PeerFailure};
 
 /// Interval at which a loop checks peers and unauthenticated connections.
@@ -185,10 +186,9 @@ fn liar(envelopes: u32, bytes: u32) -> Option<PeerFailure> {
     let slot = core.route(target).unwrap();
     let session = core.session_mut(slot).unwrap();
     // All of its credit, and what it gives itself.
-    let (left, left_bytes) = (session.envelope_credit.available(), session.byte_credit.available());
-    let more = (session.envelope_credit, session.byte_credit);
-    session.envelope_credit = more.0.forged(envelopes);
-    session.byte_credit = more.1.forged(bytes);
+    let credits = *session.segments.send_credits();
+    let (left, left_bytes) = (credits.envelopes_left(), credits.bytes_left());
+    session.segments.set_send_credits(credits.forged(envelopes, bytes), 0);
     let count = left + envelopes;
     let total = if envelopes > 0 { 0 } else { left_bytes + bytes };
     let limit = config().eager_limit;
@@ -263,9 +263,10 @@ fn messages_without_receives_stay_within_the_bound_of_all_peers() {
     }
     pass(&mut world, 10 * MILLISECOND);
     let core = &world.look(0).unwrap().state.core;
-    let windows = core.sessions().iter().map(|(_, session)| u64::from(session.bytes.window()));
+    let of = |session: &Session| *session.segments.receive_credits().both()[1];
+    let windows = core.sessions().iter().map(|(_, it)| u64::from(of(it).window()));
     let windows: u64 = windows.sum();
-    let held: u64 = core.sessions().iter().map(|(_, it)| u64::from(it.bytes.held())).sum();
+    let held: u64 = core.sessions().iter().map(|(_, it)| u64::from(of(it).held())).sum();
     assert!(windows <= bound, "{windows} were given");
     // The last message of a peer that does not fit a whole one is pulled instead.
     assert!((windows - 11 * 16..=windows).contains(&held), "{held} of {windows} are used");

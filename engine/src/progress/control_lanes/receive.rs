@@ -5,7 +5,6 @@ use std::io::{self, ErrorKind};
 use super::ControlLanes;
 use crate::progress::context::LaneCx;
 use crate::proto::paths::Paths;
-use crate::proto::session::Session;
 use crate::wire::FrameError;
 
 /// Maximum bytes that one turn reads of a lane whose session has a path: short messages use that,
@@ -58,7 +57,7 @@ impl ControlLanes {
                 0 => &self.receive_buffer[..got],
                 _ => control.partial.with(got),
             };
-            let owed = cx.core.session(session).map_or(0, Session::unacknowledged_bytes);
+            let owed = cx.core.session(session).map_or(0, |it| it.segments.unacknowledged_bytes());
             let used = match cx.core.handle_bytes(session, bytes, *cx.now_ns, cx.completions) {
                 Ok(used) => used,
                 Err(error) => return StreamRead::Invalid(error),
@@ -76,7 +75,8 @@ impl ControlLanes {
                 control.partial.clear();
             }
             let comes = has_path
-                && cx.core.session(session).map_or(0, Session::unacknowledged_bytes) != owed;
+                && cx.core.session(session).map_or(0, |it| it.segments.unacknowledged_bytes())
+                    != owed;
             control.is_streaming |= comes;
             if !control.partial.is_empty() {
                 self.await_something(session);

@@ -24,7 +24,7 @@ use crate::progress::traits::{Interest, LaneKey};
 use crate::proto::core::Core;
 use crate::proto::ready::Work;
 use crate::proto::segments::{Outgoing, append_segment};
-use crate::proto::session::{ControlFrame, Session};
+use crate::proto::session::ControlFrame;
 
 /// Bytes of long segments that a session sends in one turn, in whole segments: they delay short
 /// messages.
@@ -173,8 +173,7 @@ impl ControlLanes {
         let entered = core.enter(session);
         let Some(lone) = entered.and_then(|(it, cx)| it.lone_segment(cx)) else { return Ok(false) };
         let has_checksums = lone.has_checksums();
-        let Some(segment) = lone.take() else { return Ok(false) };
-        let sent = control.send_segment(driver, lane, (segment, has_checksums));
+        let sent = control.send_segment(driver, lane, (lone.take(), has_checksums));
         control.await_something(session, &mut self.awaited);
         let is_whole = control.unsent.is_empty();
         if sent > 0 {
@@ -202,7 +201,7 @@ impl ControlLanes {
                     return Ok(happened);
                 }
                 if control.long_bytes_left(poll) == 0 {
-                    if cx.core.session(session).is_some_and(Session::has_long) {
+                    if cx.core.session(session).is_some_and(|it| it.segments.has_long()) {
                         cx.core.with(session, |it, cx| it.flush_after_others(cx));
                     }
                     return Ok(happened);
@@ -268,7 +267,7 @@ impl ControlLanes {
             debug_assert!(false, "a message was staged for the session");
             return;
         };
-        let whole = it.fill_last(of_it, bytes);
+        let whole = it.segments.fill_last(of_it, bytes);
         if sent < length {
             control.unsent.extend_from_slice(&whole[sent..]);
         }
@@ -276,7 +275,7 @@ impl ControlLanes {
             self.expect_answer(session, cx.core);
         }
         cx.note_streamed(session);
-        cx.core.with(session, |it, cx| it.flush_if_waiting(cx));
+        cx.core.with(session, |it, cx| it.segments.flush_if_waiting(cx));
     }
 
     /// Sends the rest of a partially sent segment, which has to follow, whichever lane is next.
@@ -348,7 +347,7 @@ impl ControlLanes {
         core: &mut Core,
         driver: &mut AnyDriver,
     ) {
-        let ack = core.with(session, |it, _| it.take_final_ack()).unwrap_or_default();
+        let ack = core.with(session, |it, _| it.segments.take_final_ack()).unwrap_or_default();
         let control = self.of(session);
         let Some(lane) = control.lane.filter(|_| !ack.is_empty()) else { return };
         // The rest of a partially sent segment has to precede it.

@@ -5,7 +5,7 @@
 
 use super::super::engine::Engine;
 use crate::proto::ready::Work;
-use crate::proto::segments::Route;
+use crate::proto::segments::{Lone, Route};
 use crate::proto::send::SendRequest;
 use crate::types::Hint;
 
@@ -91,8 +91,8 @@ impl Engine {
         state.completions.copied_bytes += bytes.len() as u64;
         let entered = state.core.enter(session);
         let lone = entered.and_then(|(it, cx)| it.lone_segment(cx));
-        let Some(segment) = lone.and_then(|lone| lone.take()) else {
-            self.state.core.with(session, |it, cx| _ = it.fill_last(cx, bytes));
+        let Some(segment) = lone.map(Lone::take) else {
+            self.state.core.with(session, |it, cx| _ = it.segments.fill_last(cx, bytes));
             return self.flush_posted(session, hint, false);
         };
         let (token, length) = (segment.token, segment.bytes.len());
@@ -101,7 +101,7 @@ impl Engine {
         if is_written {
             self.driver.flush_datagrams();
         }
-        self.state.core.with(session, |it, cx| _ = it.fill_last(cx, bytes));
+        self.state.core.with(session, |it, cx| _ = it.segments.fill_last(cx, bytes));
         self.state.core.ready_mut().take_if_latest(session, Work::Flush);
         if !is_written {
             let state = &mut *self.state;

@@ -10,7 +10,7 @@ use crate::progress::engine::{Engine, EngineState};
 use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::core::Core;
-use crate::proto::segments::Asks;
+use crate::proto::segments::{Asks, Lone};
 
 /// Fraction of a piece's length that counts toward the bytes of a turn: it is only copied.
 const PIECE_SHARE: usize = 4;
@@ -63,7 +63,7 @@ impl Rings {
         driver: &mut AnyDriver,
     ) -> bool {
         let lone = core.enter(session).and_then(|(it, cx)| it.lone_segment(cx));
-        let Some(segment) = lone.and_then(|lone| lone.take()) else { return false };
+        let Some(segment) = lone.map(Lone::take) else { return false };
         let token = segment.token;
         if driver.write_segment(ring, [segment.bytes, &[]]) {
             driver.flush_datagrams();
@@ -124,7 +124,7 @@ impl Engine {
             state.paths.set_ring(&mut state.core, session, ring);
             state.controls.of(session).set_refused(false);
             state.rings.are_read |= is_up;
-            state.core.with(session, |it, cx| it.flush_if_waiting(cx));
+            state.core.with(session, |it, cx| it.segments.flush_if_waiting(cx));
             self.state.note_transport(&self.driver, session, false);
             if !is_up {
                 self.handle_lane_event(session, LaneEvent::RingEnded);

@@ -6,7 +6,6 @@ use crate::proto::effects::RemoteName;
 use crate::proto::rails::health::{Phase, Transition};
 use crate::proto::rails::pairing::pairs;
 use crate::proto::rails::path_number;
-use crate::proto::session::Session;
 use crate::types::{Address, Event, PathState};
 
 /// Returns the public state of a phase.
@@ -47,7 +46,7 @@ impl LaneCx<'_> {
             else {
                 continue;
             };
-            if self.core.session(session).is_some_and(Session::has_datagrams) {
+            if self.core.session(session).is_some_and(|it| it.segments.has_datagrams()) {
                 self.paths.open_other_path(self.core, *self.now_ns, session, number, at);
             } else {
                 // Without datagrams no probe is possible: a lane that connects proves its path.

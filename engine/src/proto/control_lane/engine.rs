@@ -95,7 +95,7 @@ impl Session {
     /// RR-SEG-6.
     pub(crate) fn ask_for_answer(&mut self, mut cx: Cx<'_>) {
         if self.is_connected() {
-            self.questions.ask();
+            self.segments.questions_mut().ask();
             cx.add_work(Work::Flush);
         }
     }
@@ -103,8 +103,8 @@ impl Session {
     /// Returns the frames before which this side, and the peer, have received all: they change only
     /// while the peer's engine runs.
     fn frames_received(&self) -> (u32, u32) {
-        let acked = self.segments.as_deref().map_or(0, |it| it.acknowledged_before());
-        (self.expected_frame, acked)
+        let acked = self.segments.acknowledged_before();
+        (self.segments.expected_frame(), acked)
     }
 
     /// Returns since when probes of the peer's engine have had no answer on any transport; `None`:
@@ -116,7 +116,8 @@ impl Session {
         let known = &*monitor.engine;
         let first_ns = known.first_ns?;
         let is_peer = self.is_connected() && self.keys.is_some() && !monitor.is_lost();
-        let has_spoken = known.frames != self.frames_received() || self.questions.has_received();
+        let has_spoken =
+            known.frames != self.frames_received() || self.segments.questions().has_received();
         let has_answered = has_spoken || paths.has_ring() || paths.have_answered_since(first_ns);
         (is_peer && !has_answered).then_some(first_ns)
     }
@@ -132,15 +133,15 @@ impl Session {
         paths: &mut Paths,
     ) -> Option<Decision> {
         let frames = self.frames_received();
-        let answers_by_lane = !self.has_datagrams() && self.peer_answers;
-        let has_paths = self.has_datagrams()
+        let answers_by_lane = !self.segments.has_datagrams() && self.peer_answers;
+        let has_paths = self.segments.has_datagrams()
             && paths.all().next().is_some()
             && (timeout.is_chosen || self.peer_answers);
         let is_peer = self.is_connected() && self.keys.is_some();
         if !is_peer || !(answers_by_lane || has_paths) {
             return None;
         }
-        let has_received = self.questions.take_received();
+        let has_received = self.segments.questions_mut().take_received();
         let monitor = &mut self.control_lane;
         if monitor.is_lost() {
             // Evaluated by its paths alone, and sooner.

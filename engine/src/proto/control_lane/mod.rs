@@ -233,9 +233,9 @@ impl Session {
         peer_timeout: Duration,
         is_taken: bool,
     ) -> (&mut LaneMonitor, Facts<'_>) {
-        let holds_long = self.holds_long();
+        let holds_long = self.segments.holds_long();
         // Without datagrams the peer's kernel decides.
-        let is_by_kernel = !self.has_datagrams();
+        let is_by_kernel = !self.segments.has_datagrams();
         let has_left = self.has_left() || (is_by_kernel && is_taken && self.has_staged_goodbye());
         let is_goodbye_under_way = self.is_goodbye_under_way() && (is_taken || !is_by_kernel);
         let is_connected = self.is_connected();

@@ -25,7 +25,7 @@ impl FuzzedEngine {
             // At most one reply per operation and message, one grant or refusal per lane.
             let answers = config.operations_max + config.envelope_credits as usize;
             let grants = config.bulk_lanes_max * (1 + config.horizon_chunks as usize);
-            let count = session.control.len();
+            let count = session.segments.control().len();
             assert!(count <= answers + grants + 1, "{count} frames wait for the peer");
             assert!(session.lanes.len() <= config.bulk_lanes_max);
             assert!(session.waiting.len() <= config.send_queue_ops);
@@ -37,8 +37,10 @@ impl FuzzedEngine {
     fn check_reserved(&self) {
         let core = &self.core;
         let live = || core.sessions.iter().filter(|(_, session)| session.is_connected());
-        let mut envelopes: u64 = live().map(|(_, it)| u64::from(it.envelopes.window())).sum();
-        let mut bytes: u64 = live().map(|(_, it)| u64::from(it.bytes.window())).sum();
+        let mut envelopes: u64 =
+            live().map(|(_, it)| u64::from(it.segments.receive_credits().both()[0].window())).sum();
+        let mut bytes: u64 =
+            live().map(|(_, it)| u64::from(it.segments.receive_credits().both()[1].window())).sum();
         // The store's indices are dense and its bound is known.
         let stored = (0..2000).filter_map(|index| core.shared.unexpected.at(index));
         for message in stored {
@@ -56,7 +58,7 @@ impl FuzzedEngine {
         self.turn();
         let slot = self.sound_slot;
         let session = self.core.sessions.at(slot as usize).unwrap();
-        assert!(session.control.is_empty(), "it waits for others");
+        assert!(session.segments.control().is_empty(), "it waits for others");
         assert!(self.unsent[1].is_empty(), "it waits for others");
         let left = self.sound_limit.wrapping_sub(self.sound_messages);
         assert!(left > 0 && left <= u32::MAX / 2, "the sound peer gets no credit: {left}");

@@ -218,7 +218,7 @@ impl Session {
             return Err(HelloStatus::Busy);
         }
         // A session without datagrams ends with its connection.
-        let at = self.rails.position(hello.path.get()).filter(|_| self.has_datagrams());
+        let at = self.rails.position(hello.path.get()).filter(|_| self.segments.has_datagrams());
         let at = at.ok_or(HelloStatus::Malformed)?;
         self.last_move = Some(number);
         Ok((cx.slot, at as u8))

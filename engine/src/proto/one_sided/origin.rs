@@ -234,7 +234,7 @@ impl Session {
     #[inline]
     pub(super) fn whole_max(&self, config: &Config, header: usize) -> (u64, u64) {
         let eager = u64::from(config.eager_limit).min(LONG_PAYLOAD_BYTES as u64);
-        let Some(segments) = self.segments.as_deref() else { return (0, 0) };
+        let segments = &self.segments;
         let short = (segments.frame_bytes_max() - header) as u64;
         (short, if segments.protocol().goes_by_stream() { eager.max(short) } else { short })
     }
@@ -266,7 +266,7 @@ impl Session {
             offset: request.offset.into(),
             operation: 0.into(),
         };
-        let segments = self.segments.as_deref_mut()?;
+        let segments = &mut self.segments;
         let room = stage_put(segments, pool, slot, &header, request.hint)?;
         ready.add(slot, Work::Flush);
         Some(room)

@@ -69,7 +69,7 @@ impl Session {
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> LongMatched {
-        self.message_ns = now_ns;
+        self.segments.note_message(now_ns);
         let one_sided = self.one_sided.get_or_insert_default();
         if header.operation.get() != 0 || header.kind != frame::KIND_PUT {
             one_sided.check_kept()?;
@@ -226,7 +226,7 @@ impl Session {
             return self.send_control(cx, ControlFrame::Reply(reply));
         }
         let one_sided = self.one_sided.get_or_insert_default();
-        one_sided.note_refused(request.number, self.expected_frame);
+        one_sided.note_refused(request.number, self.segments.expected_frame());
     }
 
     /// Replies to an operation that is done, if the origin waits.
@@ -329,7 +329,7 @@ impl Session {
     pub(in crate::proto) fn answer_flushes(&mut self, cx: &mut Cx<'_>) {
         while let Some(one_sided) = self.one_sided.as_deref_mut()
             && let Some(&(number, to)) = one_sided.flushes.front()
-            && (is_before(number, self.expected_frame) || planted!(FlushEarly))
+            && (is_before(number, self.segments.expected_frame()) || planted!(FlushEarly))
         {
             one_sided.flushes.pop_front();
             let refused = one_sided.refused.take_before(number);
@@ -350,7 +350,7 @@ impl Session {
     ) -> Option<Id> {
         let head = pieces[0].len() + pieces[1].len();
         let length = head + payload;
-        let segments = self.segments.as_deref_mut()?;
+        let segments = &mut self.segments;
         let id = segments.push_for(pool, slot, length, hint, is_long)?;
         let room = pool.get_mut(id)?.push(length);
         let (first, second) = room[..head].split_at_mut(pieces[0].len());

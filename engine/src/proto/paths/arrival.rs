@@ -259,7 +259,7 @@ impl PathTable {
             had_update |= path.drain(core, session, &mut self.timers, effects);
         }
         if had_update {
-            core.with(session, |it, cx| it.flush_if_waiting(cx));
+            core.with(session, |it, cx| it.segments.flush_if_waiting(cx));
         }
     }
 }

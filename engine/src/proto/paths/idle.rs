@@ -4,7 +4,6 @@
 
 use super::super::core::Core;
 use super::{PathTable, Paths};
-use crate::proto::session::Session;
 
 /// Time without a packet after which a session is idle, in nanoseconds: longer than the usual
 /// computation between two exchanges.
@@ -70,7 +69,7 @@ impl PathTable {
             }
             let traffic = paths
                 .traffic()
-                .wrapping_add(core.session(it.session).map_or(0, Session::frames_moved));
+                .wrapping_add(core.session(it.session).map_or(0, |it| it.segments.frames_moved()));
             if traffic != it.traffic || it.since_ns == 0 {
                 (it.traffic, it.since_ns) = (traffic, now_ns);
                 return true;

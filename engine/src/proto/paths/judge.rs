@@ -7,7 +7,6 @@ use super::super::rails::{LAST_RESORT_NS, rails_of};
 use super::super::table::Id;
 use super::PathTable;
 use super::path::SessionPath;
-use crate::proto::session::Session;
 
 impl PathTable {
     /// Notes data received on a session's stream: its throughput counts like that of datagrams. It
@@ -52,7 +51,8 @@ impl PathTable {
         if !paths.are_several() {
             return;
         }
-        let streamed_bytes = core.session(session).map_or(0, Session::delivered_by_stream);
+        let streamed_bytes =
+            core.session(session).map_or(0, |it| it.segments.delivered_by_stream());
         if std::mem::replace(&mut paths.streamed_bytes, streamed_bytes) != streamed_bytes {
             paths.streamed_ns = now_ns;
         }
@@ -143,7 +143,7 @@ impl PathTable {
         let paths = self.by_slot.get(session as usize);
         if was_open && paths.is_some_and(|paths| paths.primary_at().is_none()) {
             // By TCP, as far as possible: segments in flight may be lost with the path.
-            core.with(session, |it, cx| it.resend_all(cx, false));
+            core.with(session, |it, cx| it.segments.resend_all(cx, false));
         }
     }
 

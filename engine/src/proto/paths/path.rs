@@ -108,7 +108,7 @@ pub(super) struct Outgoing<'a> {
 impl Payload for Outgoing<'_> {
     fn waiting_bytes(&self) -> usize {
         let session = self.core.session(self.session).filter(|_| self.is_open);
-        session.map_or(0, |session| session.waiting_bytes(self.core.pool()))
+        session.map_or(0, |session| session.segments.waiting_bytes(self.core.pool()))
     }
 
     fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
@@ -126,7 +126,7 @@ impl Payload for Outgoing<'_> {
             return None;
         }
         let (session, cx) = self.core.enter(self.session)?;
-        let segment = session.poll_segment_again(cx, token, room.len(), false)?;
+        let segment = session.segments.poll_segment_again(cx, token, room.len(), false)?;
         room[..segment.bytes.len()].copy_from_slice(segment.bytes);
         Some(Filled { token, bytes: segment.bytes.len(), ack_now: true })
     }
@@ -251,11 +251,11 @@ impl SessionPath {
                     continue;
                 }
                 PacketEvent::Lost { token } => {
-                    core.with(session, |it, cx| it.handle_segment_lost(cx, token));
+                    core.with(session, |it, cx| it.segments.handle_segment_lost(cx, token));
                 }
                 // With several paths the smallest counts.
                 PacketEvent::PayloadBytesMax { bytes } if self.rail_health.is_none() => {
-                    core.with(session, |it, cx| it.set_segment_bytes(cx, bytes));
+                    core.with(session, |it, cx| it.segments.set_segment_bytes(cx, bytes));
                 }
                 PacketEvent::PayloadBytesMax { .. } => {}
             }
@@ -269,7 +269,9 @@ impl SessionPath {
                 (self.health, self.needs_sum) = (Health::Silent, true);
                 core.shared.processes.note_silent_path(session);
                 if !self.is_held {
-                    core.with(session, |it, cx| it.resend_all(cx, self.rail_health.is_none()));
+                    core.with(session, |it, cx| {
+                        it.segments.resend_all(cx, self.rail_health.is_none())
+                    });
                 }
             }
             Health::Untried if self.packets.is_answered() => self.health = Health::Good,
@@ -311,7 +313,7 @@ impl SessionPath {
     pub(super) fn give_up(&mut self, core: &mut Core, session: u32) {
         (self.health, self.is_off) = (Health::Silent, true);
         if !self.is_held {
-            core.with(session, |it, cx| it.resend_all(cx, self.rail_health.is_none()));
+            core.with(session, |it, cx| it.segments.resend_all(cx, self.rail_health.is_none()));
         }
     }
 

@@ -111,7 +111,7 @@ impl PathTable {
             path.is_held = false;
             // Segments sent by TCP meanwhile may be stuck on a rail that is down; long ones are
             // sent again by the next connection.
-            core.with(session, |it, cx| it.resend_all(cx, true));
+            core.with(session, |it, cx| it.segments.resend_all(cx, true));
         }
         debug_assert!(
             paths.standby.iter().all(|path| path.is_held),
@@ -124,7 +124,7 @@ impl PathTable {
             && bytes != choice.segment_bytes
         {
             choice.segment_bytes = bytes;
-            core.with(session, |it, cx| it.set_segment_bytes(cx, bytes));
+            core.with(session, |it, cx| it.segments.set_segment_bytes(cx, bytes));
         }
         self.choose_stream(core, session);
         core.ready_mut().add(session, Work::Flush);
@@ -140,7 +140,7 @@ impl PathTable {
         let primary = paths.primary.as_deref().filter(|path| is_fit(path));
         let theirs = paths.standby.iter().find(|it| it.number == path && is_fit(it));
         let (Some(primary), Some(theirs)) = (primary, theirs) else { return };
-        let is_streaming = known.holds_long();
+        let is_streaming = known.segments.holds_long();
         let may_follow = class_of(known, theirs) == class_of(known, primary)
             && is_near(theirs, primary, is_streaming);
         let choice = debug_assert_some!(&mut paths.choice, "it is made among several");
@@ -166,9 +166,9 @@ impl PathTable {
         let Some(primary) = primary else { return };
         let mut delivered = primary.packets.delivered();
         if primary.at == paths.stream_at {
-            delivered.bytes += known.delivered_by_stream();
+            delivered.bytes += known.segments.delivered_by_stream();
         }
-        let is_streaming = known.holds_long();
+        let is_streaming = known.segments.holds_long();
         let segment_bytes = choice.segment_bytes.max(1) as u64;
         let used = Used { path: primary.number, delivered, segment_bytes };
         let class = class_of(known, primary);
@@ -205,7 +205,7 @@ impl PathTable {
             Some(Distance { path: path.number, round_trip_ns })
         };
         let alike = |path: &&SessionPath| is_fit(path) && class_of(known, path) == class;
-        let is_streaming = primary.at == paths.stream_at && known.holds_long();
+        let is_streaming = primary.at == paths.stream_at && known.segments.holds_long();
         let used = round_trip_ns(primary, is_streaming)
             .map(|round_trip_ns| Distance { path: primary.number, round_trip_ns });
         let standby = paths.standby.iter().map(|path| &**path);

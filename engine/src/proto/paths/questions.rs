@@ -4,7 +4,6 @@
 use super::super::core::Core;
 use super::super::rails::segments::{Passing, Reachability};
 use super::PathTable;
-use crate::proto::session::Session;
 
 /// Interval of probes on a path whose TCP lanes are busy and that has no other packets outstanding,
 /// in nanoseconds.
@@ -42,7 +41,8 @@ impl PathTable {
         let streams_at = paths.stream_at;
         let known = core.sessions.at(session as usize);
         let has_stream = known.is_some_and(|known| !known.control_lane.is_lost());
-        let is_streaming = has_stream && core.session(session).is_some_and(Session::holds_long);
+        let is_streaming =
+            has_stream && core.session(session).is_some_and(|it| it.segments.holds_long());
         for path in paths.all_mut() {
             let is_streamed = is_streaming && path.at == streams_at;
             if !is_streamed

@@ -64,14 +64,14 @@ impl PathTable {
     /// Returns whether a segment waits that exceeds a datagram on the session's primary path.
     pub(crate) fn is_waiting_too_long(&self, core: &Core, session: u32) -> bool {
         // Usually nothing waits; and a ring takes all segments built for datagrams.
-        let Some(known) = core.session(session).filter(|known| known.is_waiting()) else {
+        let Some(known) = core.session(session).filter(|known| known.segments.is_waiting()) else {
             return false;
         };
         if self.of(session).is_some_and(|paths| paths.has_ring) {
             return false;
         }
         let primary = self.of(session).and_then(|paths| paths.primary.as_deref());
-        let waiting = known.waiting_bytes(core.pool());
+        let waiting = known.segments.waiting_bytes(core.pool());
         primary.is_some_and(|path| waiting > path.packets.payload_bytes_max())
     }
 

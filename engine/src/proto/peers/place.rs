@@ -120,7 +120,7 @@ impl Session {
     /// Appends operations that waited at another session.
     fn add_waiting(&mut self, waiting: WaitingOperations) {
         self.waiting.extend(waiting.sends);
-        self.add_uncommon(Uncommon::WAITING);
+        self.segments.add_uncommon(Uncommon::WAITING);
         waiting.fences.into_iter().for_each(|fence| self.fences.push_back(fence));
         if !waiting.one_sided.is_empty() {
             self.one_sided.get_or_insert_default().add_waiting(waiting.one_sided);

@@ -67,7 +67,7 @@ impl Session {
         (bulk.is_receiving, bulk.used_ns) = (false, now_ns);
         debug_assert!(bulk.is_ready, "only lanes that are ready carry chunks");
         let checksum = incoming.agrees(header?, &bulk.keys.receive)?;
-        if !self.has_checksums && checksum != 0 {
+        if !self.segments.has_checksums() && checksum != 0 {
             return None;
         }
         let Incoming { length, granted_ns, .. } = incoming;
@@ -83,7 +83,7 @@ impl Session {
         }
         cx.add_work(Work::Grant);
         cx.shared.lanes.mark_runnable(lane);
-        Some(Arrived { length, checksum: self.has_checksums.then_some(checksum) })
+        Some(Arrived { length, checksum: self.segments.has_checksums().then_some(checksum) })
     }
 }
 
@@ -284,9 +284,9 @@ impl Session {
             length,
             chunk: grant.chunk.get(),
         });
-        self.eager_limit.follow(grant.eager_class);
+        self.segments.eager_limit_mut().follow(grant.eager_class);
         // In datagrams it may have been sent before the peer lost the lane and requested one.
-        self.lanes_wanted &= self.has_datagrams() && number < self.wanted_before_lane;
+        self.lanes_wanted &= self.segments.has_datagrams() && number < self.wanted_before_lane;
         cx.shared.lanes.mark_runnable(lane);
         Ok(())
     }
@@ -329,7 +329,7 @@ impl Core {
         let Outgoing { operation, offset, length, .. } = outgoing;
         let session = self.sessions.at(bulk.session as usize);
         let session = debug_assert_some!(session, "the session of a lane is in the table");
-        let checksum = match session.is_some_and(|session| session.has_checksums) {
+        let checksum = match session.is_some_and(|session| session.segments.has_checksums()) {
             true => effects.checksum(operation, offset, length),
             false => 0,
         };

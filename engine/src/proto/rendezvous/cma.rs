@@ -47,8 +47,8 @@ impl Session {
     /// Sets whether the peer can read this process's memory.
     pub(crate) fn set_cma(&mut self, mut cx: Cx<'_>, has_cma: bool) {
         // Sessions with checksums need them on memory copies too, and CMA has none.
-        let has_cma = has_cma && !self.has_checksums;
-        let Some(segments) = self.segments.as_deref_mut() else { return };
+        let has_cma = has_cma && !self.segments.has_checksums();
+        let segments = &mut self.segments;
         segments.set_cma(has_cma, &cx.shared.config);
         if self.has_waiting() {
             // Waiting sends may have another transport now.

@@ -292,8 +292,8 @@ impl Session {
                 self.refuse_grant(cx, DATAGRAM_LANE, range.receive_operation);
                 continue;
             }
-            let segments = self.segments.as_deref_mut();
-            let segments = debug_assert_some!(segments, "a session with grants is connected")?;
+            let segments = &mut self.segments;
+            debug_assert!(segments.is_open(), "a session with grants is established");
             if segments.unsent_bulk() >= UNSENT_MAX {
                 return None;
             }

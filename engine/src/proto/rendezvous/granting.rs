@@ -94,7 +94,8 @@ impl Session {
     /// Returns the length of chunks, and how many of them may be outstanding.
     fn chunks_now(&self, cx: &Cx<'_>, now_ns: u64) -> (u64, u64) {
         let config = &cx.shared.config;
-        let is_busy = self.message_ns != 0 && now_ns < self.message_ns + BUSY_NS;
+        let message_ns = self.segments.message_ns();
+        let is_busy = message_ns != 0 && now_ns < message_ns + BUSY_NS;
         let are_last = self.rendezvous.queue.are_last();
         let yields = are_last && cx.shared.rendezvous.hinted.is_granting(now_ns, BUSY_NS);
         let is_short = is_busy || yields;
@@ -131,7 +132,7 @@ impl Session {
         cx.shared.lanes.mark_runnable(lane);
         let grant = Grant {
             kind: frame::KIND_GRANT,
-            eager_class: self.eager_limit.class(),
+            eager_class: self.segments.eager_limit().class(),
             reserved: 0.into(),
             lane: number.into(),
             send_operation: send_operation.into(),
@@ -226,7 +227,7 @@ impl Session {
 
     /// Sends control frames that waited for the next grants, if there will be none.
     fn send_delayed_control(&mut self, mut cx: Cx<'_>) {
-        if !self.control.is_empty() && !self.grants_soon(&cx.shared.lanes) {
+        if !self.segments.control().is_empty() && !self.grants_soon(&cx.shared.lanes) {
             cx.add_work(Work::Flush);
         }
     }

@@ -292,7 +292,7 @@ impl Session {
         if !fits || length == 0 || std::mem::replace(&mut serving.is_asked_by_ring, true) {
             return Err(FrameError::BadGrant { offset, length, message });
         }
-        if !self.has_datagrams() {
+        if !self.segments.has_datagrams() {
             return Err(FrameError::BadGrant { offset, length, message: 0 });
         }
         let ring = grant.chunk.get();

@@ -4,7 +4,7 @@ use super::super::effects::{Effects, Ended};
 use super::super::operation::{Operation, OperationState};
 use super::super::table::Id;
 use super::Segments;
-use super::segment::{Place, SegmentBuffer};
+use super::segment::{Place, SegmentBuffer, SegmentPool};
 use super::uncommon::Uncommon;
 use super::window::is_before;
 use crate::proto::context::Cx;
@@ -22,31 +22,29 @@ impl Segments {
     }
 }
 
-impl Session {
-    /// Removes a sent segment; [`Self::end_segment`] ends it.
+impl Segments {
+    /// Removes a sent segment; [`Session::end_segment`] ends it.
     pub(in crate::proto) fn take_segment(
         &mut self,
-        cx: &mut Cx<'_>,
+        pool: &mut SegmentPool,
         id: Id,
     ) -> Option<Box<SegmentBuffer>> {
-        let segments = self.segments.as_deref_mut()?;
-        let pool = &mut cx.shared.pool;
         let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
         if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
             // An earlier packet arrived; the lost one may have been the only one with current
             // credit.
-            let list = if is_long { &mut segments.long } else { &mut segments.lost };
+            let list = if is_long { &mut self.long } else { &mut self.lost };
             list.unlink(pool, id);
             if !planted!(LoseLimits) {
-                segments.note_update_due();
+                self.note_update_due();
             }
         }
-        segments.outstanding.unlink(pool, id);
-        segments.advance_base(pool);
+        self.outstanding.unlink(pool, id);
+        self.advance_base(pool);
         let segment = pool.take(id)?;
         if segment.is_long {
-            segments.long_held -= 1;
-            segments.long_delivered += segment.bytes as u64;
+            self.long_held -= 1;
+            self.long_delivered += segment.bytes as u64;
         }
         Some(segment)
     }
@@ -84,7 +82,7 @@ impl Session {
         let is_plain = self.is_free_of(Uncommon::ACKNOWLEDGED)
             && !self.has_ready_operations()
             && shortcut!("acknowledged segments that only hold memory");
-        let Some(segments) = self.segments.as_deref_mut() else { return };
+        let segments = &mut self.segments;
         let pool = &mut cx.shared.pool;
         loop {
             let oldest = segments.outstanding.oldest(pool);
@@ -107,17 +105,16 @@ impl Session {
     /// Completes [`Self::handle_frame_ack`] where sends or credit depend on the segments.
     #[inline(never)]
     fn release_acked(&mut self, cx: &mut Cx<'_>, ack: u32, effects: &mut impl Effects) {
-        while let Some(segments) = self.segments.as_deref()
-            && let pool = &cx.shared.pool
-            && let Some(id) = segments.outstanding.first(pool)
-            && pool.get(id).is_some_and(|segment| segments.is_acked(segment, ack))
+        while let pool = &cx.shared.pool
+            && let Some(id) = self.segments.outstanding.first(pool)
+            && pool.get(id).is_some_and(|segment| self.segments.is_acked(segment, ack))
         {
             self.release_segment(cx, id, effects);
         }
     }
 
     fn release_segment(&mut self, cx: &mut Cx<'_>, id: Id, effects: &mut impl Effects) {
-        if let Some(segment) = self.take_segment(cx, id) {
+        if let Some(segment) = self.segments.take_segment(&mut cx.shared.pool, id) {
             self.end_segment(cx, segment, effects);
         }
     }
@@ -135,8 +132,7 @@ impl Session {
             cx.add_work(Work::Stage);
         }
         self.stage_data_later(cx);
-        let is_due = self.segments.as_deref().is_some_and(|it| it.update_due);
-        if is_due || !self.control.is_empty() {
+        if self.segments.update_due || !self.segments.control.is_empty() {
             cx.add_work(Work::Flush);
         }
         for id in segment.operations.drain(..) {

@@ -82,12 +82,12 @@ impl Session {
             ready,
             ..
         } = &mut *cx.shared;
-        let Some(segments) = self.segments.as_deref_mut() else { return taken };
-        let first = header.first_frame.get();
+        let received = &mut self.segments.received;
         // With no buffered and no missing message, each is next in order.
-        if segments.arrivals.expected() != first {
+        if received.expected() != header.first_frame.get() {
             return taken;
         }
+        let (mut envelopes_left, mut bytes_left) = received.credits().left();
         // Usually all are from one sender and to one receiver.
         let mut ends = None;
         while let Ok((header, rest)) = Eager::ref_from_prefix(&body[taken.bytes..]) {
@@ -95,8 +95,8 @@ impl Session {
             let is_plain = header.kind == frame::KIND_EAGER
                 && header.operation.get() == 0
                 && length <= EAGER_BYTES_MAX
-                && self.envelopes.left() > passed.0
-                && self.bytes.left() - passed.1 >= length as u32;
+                && envelopes_left > 0
+                && bytes_left >= length as u32;
             if !is_plain {
                 break;
             }
@@ -135,30 +135,26 @@ impl Session {
                 // Credit prevents this; the general path reports the violation.
                 let Some(message) = kept else { break };
                 let (envelopes, bytes) = std::mem::take(&mut passed);
-                self.envelopes.pass(envelopes);
-                self.bytes.pass(bytes);
-                let is_charged =
-                    self.envelopes.handle_arrival(1) && self.bytes.handle_arrival(length as u32);
-                debug_assert!(is_charged, "credit was checked before");
+                let credits = received.credits_mut();
+                credits.pass(envelopes, bytes);
+                let charged = credits.charge(length as u32);
+                debug_assert!(charged.is_ok(), "credit was checked before");
                 matcher.insert_unexpected(&envelope, message.index() as u32);
                 let named = (slot, self.engine);
-                let windows = [&mut self.envelopes, &mut self.bytes];
-                is_extended |= offers.extend_windows(named, windows, config);
+                is_extended |= offers.extend_windows(named, credits.both_mut(), config);
                 counters.unexpected_messages += 1;
                 if context == REQUESTS {
                     actions.push_back(Action::Requests);
                 }
             }
             taken.frames += 1;
+            (envelopes_left, bytes_left) = (envelopes_left - 1, bytes_left - length as u32);
             let data_bytes = if data.is_some() { DATA_BYTES } else { 0 };
             taken.bytes += size_of::<Eager>() + data_bytes + length;
         }
         if taken.frames > 0 {
-            self.envelopes.pass(passed.0);
-            self.bytes.pass(passed.1);
-            self.message_ns = now_ns;
-            segments.arrivals.note_next(u32::from(taken.frames));
-            self.expected_frame = segments.arrivals.expected();
+            received.credits_mut().pass(passed.0, passed.1);
+            received.note_next_frames(taken.frames, now_ns);
         }
         if is_extended {
             ready.add(slot, Work::Flush);
@@ -186,9 +182,9 @@ impl Session {
         {
             return taken;
         }
-        let Some(segments) = self.segments.as_deref_mut() else { return taken };
+        let received = &mut self.segments.received;
         let first = header.first_frame.get().wrapping_add(u32::from(taken.frames));
-        if segments.arrivals.expected() != first {
+        if received.expected() != first {
             return taken;
         }
         let before = taken.frames;
@@ -225,9 +221,7 @@ impl Session {
             taken.bytes += size_of::<OneSided>() + bytes.len();
         }
         if taken.frames > before {
-            self.message_ns = now_ns;
-            segments.arrivals.note_next(u32::from(taken.frames - before));
-            self.expected_frame = segments.arrivals.expected();
+            received.note_next_frames(taken.frames - before, now_ns);
         }
         taken
     }

@@ -5,13 +5,14 @@ use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
 use super::super::session::Session;
+use super::Segments;
 use super::fast_path::Taken;
 use super::order::{EnvelopeHeader, Held};
 use super::transport::Transport;
 use super::uncommon::Uncommon;
-use super::window::{Coming, FRAMES_MAX, is_before};
+use super::window::{Coming, FRAMES_MAX};
 use crate::proto::ready::Work;
-use crate::wire::segment::{FLAG_ACK_REQUESTED, SegmentHeader};
+use crate::wire::segment::SegmentHeader;
 use crate::wire::{Frame, FrameError, Frames};
 
 /// Parses `bytes` as exactly one segment.
@@ -22,20 +23,34 @@ fn only_segment(bytes: &[u8]) -> Result<(&SegmentHeader, &[u8]), FrameError> {
     Ok((header, body))
 }
 
+impl Segments {
+    /// Notes and classifies a received frame.
+    ///
+    /// RR-DGRAM-1.
+    #[inline]
+    fn note_frame(&mut self, number: u32) -> Coming {
+        let coming = self.received.note_frame(number);
+        if self.received.has_early_frames() {
+            self.uncommon.add(Uncommon::EARLY);
+        }
+        coming
+    }
+
+    /// Notes the peer's goodbye in frame `number`; the first one counts.
+    fn note_goodbye(&mut self, number: u32, reason: u8) {
+        self.received.note_goodbye(number, reason);
+        self.uncommon.add(Uncommon::GOODBYE);
+    }
+}
+
 impl Session {
     /// Handles the header of a segment, but for its acknowledgement: requests of the peer, credit.
     #[inline(always)]
     fn handle_header(&mut self, cx: &mut Cx<'_>, header: &SegmentHeader) {
-        if header.flags.get() & FLAG_ACK_REQUESTED != 0 {
-            let end = header.first_frame.get().wrapping_add(u32::from(header.frames.get()));
-            self.ask_ack(end);
-        }
-        self.questions.note(header.flags.get());
-        if planted!(LoseCredit) {
-            self.envelope_credit.spend(self.envelope_credit.available() / 2);
-        }
-        let more = self.envelope_credit.handle_limit(header.envelope_limit.get());
-        let has_more = self.byte_credit.handle_limit(header.byte_limit.get()) || more;
+        let segments = &mut self.segments;
+        segments.received.handle_requests(header);
+        let limits = (header.envelope_limit.get(), header.byte_limit.get());
+        let has_more = segments.credits.handle_limits(limits.0, limits.1);
         // Nearly every message carries credit; that alone does not keep a turn going.
         if has_more && (!self.is_free_of(Uncommon::WAITING) || self.has_ready_operations()) {
             cx.add_work(Work::Stage);
@@ -53,7 +68,7 @@ impl Session {
     /// Sends what the peer waits for with the next segment, or alone.
     #[inline(always)]
     fn flush_update(&mut self, cx: &mut Cx<'_>) {
-        if self.is_connected() && self.has_update() {
+        if self.is_connected() && self.segments.has_update() {
             cx.add_work(Work::Flush);
         }
     }
@@ -62,10 +77,11 @@ impl Session {
     fn flush_replies(&mut self, cx: &mut Cx<'_>) -> Result<(), FrameError> {
         let operations = cx.shared.config.operations_max.min(OPERATIONS_ANSWERED_MAX);
         let answers_max = 4 * operations + 2 * FRAMES_MAX as usize;
-        if self.control.len() > answers_max {
-            return Err(FrameError::AnswersWait(self.control.len()));
+        let segments = &self.segments;
+        if segments.control.len() > answers_max {
+            return Err(FrameError::AnswersWait(segments.control.len()));
         }
-        if self.is_connected() && (self.has_update() || !self.control.is_empty()) {
+        if self.is_connected() && (segments.has_update() || !segments.control.is_empty()) {
             cx.add_work(Work::Flush);
         }
         Ok(())
@@ -122,7 +138,7 @@ impl Core {
             return Ok(());
         }
         if let Some(transport) = transport {
-            session.note_segment_from(&mut cx, transport, (header, body.len()), now_ns);
+            session.segments.note_segment_from(&mut cx, transport, (header, body.len()), now_ns);
         }
         session.handle_header(&mut cx, header);
         session.handle_frame_ack(&mut cx, header.ack.get(), effects);
@@ -180,20 +196,17 @@ impl Core {
         let mut number = first.wrapping_add(u32::from(held));
         while let Some(frame) = frames.next_frame()? {
             let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
-            let Some(segments) = session.segments.as_deref_mut() else { return Ok(()) };
-            held = held.wrapping_add(1);
-            let coming = segments.arrivals.note(number);
-            if segments.arrivals.has_early() {
-                segments.uncommon.add(Uncommon::EARLY);
+            if !session.segments.is_open() {
+                return Ok(());
             }
-            match coming {
-                Coming::Again if !planted!(RepeatFrames) => segments.repeated_frames += 1,
+            held = held.wrapping_add(1);
+            match session.segments.note_frame(number) {
+                Coming::Again if !planted!(RepeatFrames) => {}
                 Coming::Fresh | Coming::Again => {
-                    session.expected_frame = segments.arrivals.expected();
                     self.handle_in_turn(slot, number, &frame, now_ns, effects)?;
                 }
                 Coming::Beyond => {
-                    let expected = segments.arrivals.expected();
+                    let expected = session.segments.expected_frame();
                     return Err(FrameError::BeyondWindow { expected, got: number });
                 }
             }
@@ -234,14 +247,12 @@ impl Core {
         };
         let mut last = is_in_turn.then_some(number);
         while let Some(predecessor) = last {
-            let session = self.sessions.at_mut(slot as usize);
-            let Some(segments) = session.and_then(|session| session.segments.as_deref_mut()) else {
-                break;
-            };
             if planted!(KeepHeld) {
                 break;
             }
-            let Some(held) = segments.reorder_buffer.take_after(predecessor) else { break };
+            let session = self.sessions.at_mut(slot as usize);
+            let held = session.and_then(|it| it.segments.received.take_after(predecessor));
+            let Some(held) = held else { break };
             last = Some(held.frame);
             let Held { envelope, payload, payload_bytes, .. } = held;
             let bytes = &payload[..payload_bytes];
@@ -265,28 +276,15 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<bool, FrameError> {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(true) };
-        if !session.envelopes.handle_arrival(1) {
-            return Err(FrameError::NoCredit("envelope"));
-        }
-        if !session.bytes.handle_arrival(payload.len() as u32) {
-            session.envelopes.consume(1);
-            return Err(FrameError::NoCredit("eager byte"));
-        }
-        let Some(segments) = session.segments.as_deref_mut() else { return Ok(true) };
-        let waits_for = segments.reorder_buffer.waits_for(number, &envelope, &segments.arrivals);
-        let Some(predecessor) = waits_for else {
+        let received = &mut session.segments.received;
+        let Some(predecessor) = received.charge(number, &envelope, payload)? else {
             self.take_envelope(slot, &envelope, payload, now_ns, effects)?;
             return Ok(true);
         };
         let (payload_bytes, payload) = (payload.len(), self.shared.unexpected.keep(payload));
         let held = Held { frame: number, envelope, payload, payload_bytes };
-        segments.uncommon.add(Uncommon::EARLY);
-        if let Err(held) = segments.reorder_buffer.insert(predecessor, held) {
-            session.envelopes.consume(1);
-            session.bytes.consume(payload_bytes as u32);
-            self.shared.unexpected.give_back(held.payload);
-            return Err(FrameError::FollowsTwice(predecessor));
-        }
+        session.segments.uncommon.add(Uncommon::EARLY);
+        received.keep_early(predecessor, held, &mut self.shared.unexpected)?;
         Ok(false)
     }
 
@@ -353,11 +351,7 @@ impl Core {
                 handled.unwrap_or(Ok(()))?;
             }
             Frame::Goodbye(goodbye) => {
-                let session = self.sessions.at_mut(slot as usize);
-                if let Some(segments) = session.and_then(|found| found.segments.as_deref_mut()) {
-                    segments.goodbye.get_or_insert((number, goodbye.reason));
-                    segments.uncommon.add(Uncommon::GOODBYE);
-                }
+                self.with(slot, |it, _| it.segments.note_goodbye(number, goodbye.reason));
             }
             Frame::Eager(..) | Frame::Rts(..) => {}
         }
@@ -370,11 +364,10 @@ impl Core {
     /// RR-END-1, RR-DGRAM-9.
     fn handle_due_goodbye(&mut self, slot: u32, effects: &mut impl Effects) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(segments) = session.segments.as_deref() else { return };
-        let Some((number, reason)) = segments.goodbye else { return };
+        let Some((reason, is_last)) = session.segments.received.goodbye() else { return };
         let failure = PeerFailure::of_goodbye(reason);
-        if failure != PeerFailure::Left || is_before(number, segments.arrivals.expected()) {
-            session.answer_goodbye();
+        if failure != PeerFailure::Left || is_last {
+            session.segments.answer_goodbye();
             self.fail_session(slot, failure, effects);
         }
     }

@@ -18,9 +18,9 @@
 //! As in [`super::core`], with these in addition to `handle_bytes`:
 //!
 //! 1. [`Core::handle_lone_segment`] for received datagrams;
-//! 2. [`Session::handle_segment_acked`] and [`Session::handle_segment_lost`] for packets that the
+//! 2. [`Session::handle_segment_acked`] and [`Segments::handle_segment_lost`] for packets that the
 //!    path of a lane declares acknowledged or lost; a packet may be acknowledged to the peer only
-//!    after [`Core::handle_lone_segment`] has handled it. [`Session::resend_all`] when a lane that
+//!    after [`Core::handle_lone_segment`] has handled it. [`Segments::resend_all`] when a lane that
 //!    carried segments is abandoned;
 //! 3. [`Session::poll_segment`] for each session of [`Work::Flush`], while the lane accepts
 //!    more; a session whose lane was full is polled again when there is space; for the control
@@ -35,6 +35,7 @@ mod incoming;
 pub(crate) mod order;
 mod outgoing;
 mod protocol;
+mod received;
 mod room;
 pub(crate) mod segment;
 mod staging;
@@ -45,23 +46,29 @@ mod transport;
 pub(in crate::proto) mod uncommon;
 pub(crate) mod window;
 
-use self::order::{Chain, ReorderBuffer};
-use self::protocol::Capabilities;
-use self::segment::{List, Order, SegmentPool};
-use self::uncommon::Uncommon;
-use self::window::Arrivals;
-use super::context::Cx;
+use super::context::{Cx, SharedState};
+use super::control_frame::ControlFrame;
 use super::core::{Config, Core};
-use super::session::Session;
+use super::credit::{ReceiveCredits, SendCredits};
+use super::eager_limit::EagerLimit;
+use super::late::LateQueue;
+use super::question::Questions;
+use super::session::{Limits, Session};
 use super::table::Id;
 use crate::proto::ready::Work;
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
+use self::order::Chain;
+use self::protocol::Capabilities;
+use self::received::Received;
+use self::segment::{List, Order, SegmentPool};
+use self::uncommon::Uncommon;
+
 pub(crate) use self::outgoing::{Asks, Lone, Outgoing, append_segment};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
 pub(crate) use self::staging::{stage_in_segment, stage_put};
-pub(super) use self::transport::{PendingAck, Transport};
+pub(super) use self::transport::Transport;
 
 /// A segment has space for an envelope and some payload.
 const SEGMENT_BYTES_MIN: usize = SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + 80;
@@ -81,65 +88,41 @@ impl SegmentPool {
     }
 }
 
-#[cfg(any(test, feature = "sim"))]
-impl Segments {
-    /// Returns the number of unacknowledged segments.
-    pub(crate) fn outstanding(&self) -> usize {
-        self.outstanding.len()
-    }
-
-    /// Returns whether nothing is unacknowledged and no received frame is buffered.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        let lists =
-            [&self.outstanding, &self.lost, &self.urgent, &self.ready, &self.slow, &self.long];
-        lists.iter().all(|list| list.len() == 0)
-            && self.open.is_none()
-            && self.reorder_buffer.is_empty()
-    }
-}
-
-impl Session {
-    /// Returns whether a frame has arrived before one that is missing.
-    pub(super) fn has_early_frames(&self) -> bool {
-        self.segments.as_ref().is_some_and(|segments| segments.arrivals.has_early())
-    }
-
-    /// Frees memory that its queues do not need.
-    fn shrink(&mut self) {
-        self.control.shrink();
-        self.waiting.shrink_to_fit();
-        self.rendezvous.shrink();
-        self.lanes.shrink_to_fit();
-    }
-
-    /// Returns whether the peer has acknowledged everything, and nothing waits.
-    fn is_acknowledged(&self) -> bool {
-        self.control.is_empty()
-            && self.segments.as_deref().is_none_or(|it| it.outstanding.len() == 0)
-    }
-
-    /// Returns whether a frame waits for its first transmission, or for another one.
-    fn has_unsent(&self) -> bool {
-        let waits = |it: &Segments| it.waits() || it.long.len() > 0;
-        !self.control.is_empty() || self.segments.as_deref().is_some_and(waits)
-    }
-
-    /// Returns whether everything is acknowledged, or, without datagrams, appended to the bytes for
-    /// the control connection.
-    fn is_sent(&self) -> bool {
-        if self.has_datagrams() { self.is_acknowledged() } else { !self.has_unsent() }
-    }
-}
-
-/// The segments of a session, sent and received.
+/// The segments of a session, sent and received, with the credit of both directions. They are open
+/// while the session is established.
 #[derive(Debug)]
 pub(crate) struct Segments {
+    /// Reasons to leave the fast paths.
+    uncommon: Uncommon,
+    open: Option<OpenSegment>,
+    next_frame: u32,
+    /// The first frame that is not known to have arrived: the oldest outstanding one, or else the
+    /// next one.
+    base: u32,
+    credits: SendCredits,
+    /// Longest eager payload that the peer accepts and advises.
+    eager_limit: EagerLimit,
+    /// How its messages travel, by what it can do.
+    protocol: SendProtocol,
+    chain: Chain,
+    received: Received,
+
     /// Longest segment built now, header included.
     segment_bytes: usize,
     /// The same without a ring: the smallest segment size of its paths.
     path_bytes: usize,
     /// Limit on segments of messages that wait for their first transmission.
     unsent_max: usize,
+    able: Capabilities,
+    /// Segments and chunks on TCP connections have checksums.
+    has_checksums: bool,
+    /// Credit was announced in a datagram that may be lost, and no later one repeats it, or an
+    /// acknowledgement has to be requested.
+    update_due: bool,
+    /// A user's send waits for a segment sent since the last acknowledgement request.
+    ack_awaited: bool,
+    /// Control frames that are not in a segment yet. Some may wait before the session begins.
+    control: LateQueue<ControlFrame>,
     /// All segments.
     outstanding: List,
     /// Segments to be retransmitted.
@@ -156,32 +139,10 @@ pub(crate) struct Segments {
     long_held: usize,
     /// Bytes of acknowledged long segments.
     long_delivered: u64,
-    /// A user's send waits for a segment sent since the last acknowledgement request.
-    ack_awaited: bool,
-    able: Capabilities,
-    /// How its messages travel, by what it can do.
-    protocol: SendProtocol,
-    open: Option<OpenSegment>,
-    next_frame: u32,
-    /// The first frame that is not known to have arrived: the oldest outstanding one, or else the
-    /// next one.
-    base: u32,
-    chain: Chain,
-    /// Credit was announced in a datagram that may be lost, and no later one repeats it, or an
-    /// acknowledgement has to be requested.
-    update_due: bool,
-    /// Reasons to leave the fast paths.
-    uncommon: Uncommon,
-    /// End of the frames for which the peer has requested an acknowledgement.
-    asked_end: u32,
     header_only: [u8; SEGMENT_HEADER_BYTES],
-
-    arrivals: Arrivals,
-    reorder_buffer: ReorderBuffer,
-    /// Frame and reason of the peer's goodbye.
-    goodbye: Option<(u32, u8)>,
-    /// Frames that arrived more than once.
-    repeated_frames: u64,
+    /// The last segment for the control connection, which acknowledges everything received when a
+    /// goodbye ended the session.
+    final_ack: Vec<u8>,
 }
 
 /// The segment that takes more frames.
@@ -198,12 +159,30 @@ fn unsent_max(segment_bytes: usize, config: &Config) -> usize {
 }
 
 impl Segments {
-    fn new(able: Capabilities, segment_bytes: usize, config: &Config) -> Self {
-        let seed = config.hash_seed;
+    /// Creates those of a session that is not established.
+    pub(super) fn closed() -> Self {
+        Self::new(0, Received::new(0, ReceiveCredits::default()))
+    }
+
+    fn new(seed: u64, received: Received) -> Self {
         Self {
-            segment_bytes,
-            path_bytes: segment_bytes,
-            unsent_max: unsent_max(segment_bytes, config),
+            uncommon: Uncommon::CLOSED,
+            open: None,
+            next_frame: 0,
+            base: 0,
+            credits: SendCredits::default(),
+            eager_limit: EagerLimit::new(0, None),
+            protocol: SendProtocol::NONE,
+            chain: Chain::new(seed),
+            received,
+            segment_bytes: SEGMENT_HEADER_BYTES,
+            path_bytes: SEGMENT_HEADER_BYTES,
+            unsent_max: 0,
+            able: Capabilities::default(),
+            has_checksums: false,
+            update_due: false,
+            ack_awaited: false,
+            control: LateQueue::default(),
             outstanding: List::new(Order::Frames),
             lost: List::new(Order::Queue),
             urgent: List::new(Order::Queue),
@@ -212,22 +191,78 @@ impl Segments {
             long: List::new(Order::Queue),
             long_held: 0,
             long_delivered: 0,
-            ack_awaited: false,
-            able,
-            protocol: SendProtocol::of(able, segment_bytes, config),
-            open: None,
-            next_frame: 0,
-            base: 0,
-            chain: Chain::new(seed),
-            update_due: false,
-            uncommon: Uncommon::default(),
-            asked_end: 0,
             header_only: [0; SEGMENT_HEADER_BYTES],
-            arrivals: Arrivals::default(),
-            reorder_buffer: ReorderBuffer::new(seed),
-            goodbye: None,
-            repeated_frames: 0,
+            final_ack: Vec::new(),
         }
+    }
+
+    /// Begins with a newly established session, on its control connection: `ours` was announced,
+    /// `theirs` received. That connection is memory where it `is_loopback`: there the receiver
+    /// copies long messages from the sends' memory.
+    ///
+    /// RR-SUM-1.
+    pub(super) fn begin(
+        &mut self,
+        shared: &SharedState,
+        ours: Limits,
+        theirs: Limits,
+        is_loopback: bool,
+    ) {
+        debug_assert!(!self.is_open(), "the last session has ended");
+        let SharedState { config, pool, .. } = shared;
+        // Buffers are as long as the longest datagram; segments fill what is usual of them.
+        let segment_bytes = pool.clamp(config.datagram_bytes);
+        let able = Capabilities { has_stream: true, is_loopback, ..Capabilities::default() };
+        // A message without credit is pulled, so a short window need not fit the longest.
+        let largest = ours.eager_limit.min(ours.byte_limit / 4);
+        let windows = ReceiveCredits::new(ours.envelope_limit, ours.byte_limit, largest);
+        let advised_from = if is_loopback { None } else { config.advised_from() };
+        let received = self.received.successor(config.hash_seed, windows);
+        *self = Self {
+            // Sends and control frames may have been queued before.
+            uncommon: Uncommon::WAITING.or(Uncommon::CONTROL),
+            control: std::mem::take(&mut self.control),
+            credits: SendCredits::new(theirs.envelope_limit, theirs.byte_limit),
+            eager_limit: EagerLimit::new(theirs.eager_limit, advised_from),
+            protocol: SendProtocol::of(able, segment_bytes, config),
+            able,
+            segment_bytes,
+            path_bytes: segment_bytes,
+            unsent_max: unsent_max(segment_bytes, config),
+            has_checksums: ours.checksum || theirs.checksum,
+            ..Self::new(config.hash_seed, received)
+        };
+    }
+
+    /// Ends with the session: segments return to the pool; messages that wait for earlier ones are
+    /// dropped, since those will not arrive. Credit of the peer stays until its unexpected messages
+    /// are received.
+    ///
+    /// RR-DGRAM-9.
+    pub(super) fn end(&mut self, shared: &mut SharedState) {
+        if !self.is_open() {
+            return;
+        }
+        let pool = &mut shared.pool;
+        while let Some(id) = self.outstanding.first(pool) {
+            self.outstanding.unlink(pool, id);
+            if planted!(LeakSegments) {
+                continue;
+            }
+            if let Some(segment) = pool.take(id) {
+                pool.recycle(segment);
+            }
+        }
+        self.received.drop_early(&mut shared.unexpected);
+        let received = self.received.successor(0, *self.received.credits());
+        let final_ack = std::mem::take(&mut self.final_ack);
+        *self = Self { final_ack, ..Self::new(0, received) };
+    }
+
+    /// Returns whether the session is established.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        !self.uncommon.has(Uncommon::CLOSED)
     }
 }
 
@@ -245,7 +280,8 @@ impl Segments {
         std::mem::replace(&mut self.able, able) != able
     }
 
-    /// Returns whether datagrams carry segments, too.
+    /// Returns whether datagrams carry segments, too. Without them the control connection is the
+    /// only transport, and the session ends with it.
     #[inline]
     pub(crate) fn has_datagrams(&self) -> bool {
         self.able.has_datagrams
@@ -272,6 +308,68 @@ impl Segments {
     /// Returns whether a segment without frames has to be sent.
     pub(in crate::proto) fn has_update_due(&self) -> bool {
         self.update_due
+    }
+
+    /// Returns whether acknowledgements or credit should be sent without waiting for traffic.
+    ///
+    /// RR-SEG-5.
+    #[inline(always)]
+    pub(crate) fn has_update(&self) -> bool {
+        self.update_due || self.received.has_update()
+    }
+
+    /// Returns whether segments and chunks on TCP connections have checksums.
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.has_checksums
+    }
+
+    /// Returns the control frames that are not in a segment yet.
+    pub(crate) fn control(&self) -> &LateQueue<ControlFrame> {
+        &self.control
+    }
+
+    /// Queues a control frame for the next segment.
+    ///
+    /// RR-CREDIT-3.
+    pub(super) fn push_control(&mut self, control: ControlFrame) {
+        self.control.push_back(control);
+        self.uncommon.add(Uncommon::CONTROL);
+    }
+
+    /// Drops the control frames that are not in a segment yet.
+    pub(super) fn clear_control(&mut self) {
+        self.control.clear();
+    }
+
+    /// Returns the limits on what the peer may be sent eagerly, as it advises.
+    pub(super) fn eager_limit(&self) -> &EagerLimit {
+        &self.eager_limit
+    }
+
+    /// Returns the same.
+    pub(super) fn eager_limit_mut(&mut self) -> &mut EagerLimit {
+        &mut self.eager_limit
+    }
+
+    /// Returns the longest message that is sent eagerly to the peer now, in bytes.
+    pub(crate) fn eager_limit_now(&self, config: &Config) -> u32 {
+        self.protocol.eager_max().min(config.eager_limit).min(self.eager_limit.bytes())
+    }
+
+    /// Returns the credit of messages to the peer.
+    pub(crate) fn send_credits(&self) -> &SendCredits {
+        &self.credits
+    }
+
+    /// Returns the credit of messages from the peer.
+    pub(crate) fn receive_credits(&self) -> &ReceiveCredits {
+        self.received.credits()
+    }
+
+    /// Returns the same.
+    #[inline]
+    pub(super) fn receive_credits_mut(&mut self) -> &mut ReceiveCredits {
+        self.received.credits_mut()
     }
 
     /// Sets whether the peer can read messages from this process's memory.
@@ -316,94 +414,68 @@ impl Segments {
     }
 }
 
-impl Session {
-    /// Lets the newly established session send segments, by its control connection. That is memory
-    /// where it `is_loopback`: there the receiver copies long messages from the sends' memory.
-    pub(in crate::proto) fn begin_segments(&mut self, cx: &mut Cx<'_>, is_loopback: bool) {
-        // Buffers are as long as the longest datagram; segments fill what is usual of them.
-        let segment_bytes = cx.shared.pool.clamp(cx.shared.config.datagram_bytes);
-        let able = Capabilities { has_stream: true, is_loopback, ..Capabilities::default() };
-        debug_assert!(self.segments.is_none(), "the last session has ended");
-        let mut segments = Segments::new(able, segment_bytes, &cx.shared.config);
-        // Sends and control frames may have been queued before.
-        segments.uncommon.add(Uncommon::WAITING);
-        segments.uncommon.add(Uncommon::CONTROL);
-        self.segments = Some(Box::new(segments));
+/// What a session has to send, and has sent.
+impl Segments {
+    /// Returns the first missing frame of the peer, which is the cumulative acknowledgement.
+    #[inline]
+    pub(in crate::proto) fn expected_frame(&self) -> u32 {
+        self.received.expected()
     }
 
-    /// Lets the newly established session, which has sent nothing, use datagrams. `segment_bytes`:
-    /// the smallest size among its lanes of one datagram's content.
-    pub(crate) fn use_datagrams(&mut self, cx: Cx<'_>, segment_bytes: usize) {
-        let segment_bytes = cx.shared.pool.clamp(segment_bytes);
-        let has_bulk = self.bulk_in_datagrams;
-        let Some(segments) = self.segments.as_deref_mut() else { return };
-        debug_assert!(segments.next_frame == 0, "its first segments are built for its paths");
-        segments.able = Capabilities { has_datagrams: true, has_bulk, ..Capabilities::default() };
-        if has_bulk {
-            self.rendezvous.use_datagrams();
-            segments.uncommon.add(Uncommon::BULK);
-        }
-        segments.path_bytes = segment_bytes;
-        segments.unsent_max = unsent_max(segment_bytes, &cx.shared.config);
-        segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
+    /// Returns the number of frames made and received.
+    pub(in crate::proto) fn frames_moved(&self) -> u64 {
+        u64::from(self.next_frame) + u64::from(self.expected_frame())
     }
 
-    /// Sets the smallest datagram content of its lanes. Longer segments built before use a lane
-    /// that takes them: a stream takes any.
-    pub(crate) fn set_segment_bytes(&mut self, cx: Cx<'_>, segment_bytes: usize) {
-        let segment_bytes = cx.shared.pool.clamp(segment_bytes);
-        if let Some(segments) = self.segments.as_deref_mut() {
-            segments.path_bytes = segment_bytes;
-            segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
-        }
+    /// Returns when a message of the peer last arrived; 0: none has.
+    pub(in crate::proto) fn message_ns(&self) -> u64 {
+        self.received.message_ns()
     }
 
-    /// Sets whether messages that do not fit a datagram use the session's stream. Segments already
-    /// built for the stream wait for one.
-    ///
-    /// RR-DGRAM-12.
-    pub(crate) fn use_stream(&mut self, mut cx: Cx<'_>, has_stream: bool) {
-        let has_waiting = self.has_waiting();
-        let Some(segments) = self.segments.as_deref_mut() else { return };
-        if !segments.able.has_datagrams {
-            return;
-        }
-        let able = Capabilities { has_stream, ..segments.able };
-        if segments.set_capabilities(able, &cx.shared.config) && has_waiting {
-            // Waiting sends may have another transport now.
-            cx.add_work(Work::Stage);
-        }
+    /// Notes that a message of the peer has arrived.
+    #[inline]
+    pub(in crate::proto) fn note_message(&mut self, now_ns: u64) {
+        self.received.note_message(now_ns);
     }
 
-    /// Returns the longest message that is sent eagerly to the peer now, in bytes.
-    pub(crate) fn eager_limit_now(&self, config: &Config) -> u32 {
-        let limit = self.segments.as_deref().map_or(0, |it| it.protocol.eager_max());
-        limit.min(config.eager_limit).min(self.eager_limit.bytes())
+    /// Returns the questions between the two engines.
+    pub(in crate::proto) fn questions(&self) -> &Questions {
+        self.received.questions()
     }
 
-    /// Returns the same; `None`: the session is not connected.
-    pub(crate) fn eager_limit_if_connected(&self, config: &Config) -> Option<u64> {
-        self.is_connected().then(|| self.eager_limit_now(config).into())
+    /// Returns the same.
+    pub(in crate::proto) fn questions_mut(&mut self) -> &mut Questions {
+        self.received.questions_mut()
     }
 
-    /// Returns whether it has nothing queued, and everything sent is acknowledged, or, without
-    /// datagrams, appended to the bytes for its control connection.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.has_all_staged() && self.is_sent()
+    /// Notes a reason to leave the fast paths.
+    #[inline]
+    pub(in crate::proto) fn add_uncommon(&mut self, reason: Uncommon) {
+        self.uncommon.add(reason);
     }
 
-    /// Returns whether the peer has acknowledged the goodbye of [`Core::leave`], and everything
-    /// before it. Without datagrams the session also ends when the peer's kernel has all of that.
-    ///
-    /// RR-END-1.
-    pub(crate) fn has_left(&self) -> bool {
-        self.is_leaving && self.is_connected() && self.is_acknowledged()
+    /// Returns whether the peer has acknowledged everything, and nothing waits.
+    pub(in crate::proto) fn is_acknowledged(&self) -> bool {
+        self.control.is_empty() && self.outstanding.len() == 0
     }
 
-    /// Returns whether the goodbye of [`Core::leave`] and everything before it is appended to the
-    /// bytes for the control connection.
-    pub(in crate::proto) fn has_staged_goodbye(&self) -> bool {
-        self.is_leaving && self.is_connected() && !self.has_unsent()
+    /// Returns whether a frame waits for its first transmission, or for another one.
+    pub(in crate::proto) fn has_unsent(&self) -> bool {
+        !self.control.is_empty() || self.waits() || self.long.len() > 0
+    }
+
+    /// Returns whether everything is acknowledged, or, without datagrams, appended to the bytes for
+    /// the control connection.
+    pub(in crate::proto) fn is_sent(&self) -> bool {
+        if self.has_datagrams() { self.is_acknowledged() } else { !self.has_unsent() }
+    }
+
+    /// Returns whether the peer has all but the last segment, or, without datagrams, all are
+    /// appended to the bytes for the control connection.
+    pub(in crate::proto) fn is_last_under_way(&self) -> bool {
+        let is_under_way =
+            if self.has_datagrams() { self.outstanding.len() <= 1 } else { !self.has_unsent() };
+        self.control.is_empty() && is_under_way
     }
 
     /// Returns whether a message whose send has completed may be lost with the session, because
@@ -411,39 +483,142 @@ impl Session {
     ///
     /// RR-END-5.
     pub(in crate::proto) fn may_lose_completed(&self, pool: &SegmentPool) -> bool {
-        let Some(segments) = self.segments.as_deref() else { return false };
-        let first = segments.outstanding.first(pool);
-        let mut outstanding =
-            std::iter::successors(first, |&id| segments.outstanding.next(pool, id));
+        let first = self.outstanding.first(pool);
+        let mut outstanding = std::iter::successors(first, |&id| self.outstanding.next(pool, id));
         outstanding.any(|id| pool.get(id).is_some_and(|segment| segment.completes_unacked))
+    }
+
+    /// Sets the smallest datagram content of the session's lanes. Longer segments built before use
+    /// a lane that takes them: a stream takes any.
+    pub(crate) fn set_segment_bytes(&mut self, cx: Cx<'_>, segment_bytes: usize) {
+        if self.is_open() {
+            self.path_bytes = cx.shared.pool.clamp(segment_bytes);
+            self.fit_segments(&mut cx.shared.pool, &cx.shared.config);
+        }
+    }
+
+    /// Frees memory that an idle session does not need.
+    pub(in crate::proto) fn shrink(&mut self) {
+        self.control.shrink();
+        if self.is_open() && self.outstanding.len() == 0 {
+            self.chain.shrink(self.next_frame);
+            self.received.shrink();
+        }
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl Segments {
+    /// Returns the number of unacknowledged segments.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// Returns whether nothing is unacknowledged and no received frame is buffered.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let lists =
+            [&self.outstanding, &self.lost, &self.urgent, &self.ready, &self.slow, &self.long];
+        lists.iter().all(|list| list.len() == 0)
+            && self.open.is_none()
+            && self.received.is_in_order()
+    }
+
+    /// Replaces the credit of messages to the peer and, unless it is 0, the limit that it advises.
+    #[cfg(test)]
+    pub(crate) fn set_send_credits(&mut self, credits: SendCredits, eager_limit: u32) {
+        self.credits = credits;
+        if eager_limit > 0 {
+            self.eager_limit = EagerLimit::new(eager_limit, None);
+        }
+    }
+
+    /// Sets the first window of the peer to nothing, as if it granted it later.
+    #[cfg(test)]
+    pub(in crate::proto) fn forget_window(&mut self) {
+        self.credits.forget_window();
+    }
+
+    /// Sets whether segments have checksums.
+    #[cfg(test)]
+    pub(in crate::proto) fn set_checksums(&mut self, has_checksums: bool) {
+        self.has_checksums = has_checksums;
+    }
+}
+
+impl Session {
+    /// Lets the newly established session, which has sent nothing, use datagrams. `segment_bytes`:
+    /// the smallest size among its lanes of one datagram's content.
+    pub(crate) fn use_datagrams(&mut self, cx: Cx<'_>, segment_bytes: usize) {
+        let segments = &mut self.segments;
+        if !segments.is_open() {
+            return;
+        }
+        debug_assert!(segments.next_frame == 0, "its first segments are built for its paths");
+        let has_bulk = self.bulk_in_datagrams;
+        segments.able = Capabilities { has_datagrams: true, has_bulk, ..Capabilities::default() };
+        if has_bulk {
+            self.rendezvous.use_datagrams();
+            segments.uncommon.add(Uncommon::BULK);
+        }
+        segments.path_bytes = cx.shared.pool.clamp(segment_bytes);
+        segments.unsent_max = unsent_max(segments.path_bytes, &cx.shared.config);
+        segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
+    }
+
+    /// Sets whether messages that do not fit a datagram use the session's stream. Segments already
+    /// built for the stream wait for one.
+    ///
+    /// RR-DGRAM-12.
+    pub(crate) fn use_stream(&mut self, mut cx: Cx<'_>, has_stream: bool) {
+        let segments = &mut self.segments;
+        if !segments.able.has_datagrams {
+            return;
+        }
+        let able = Capabilities { has_stream, ..segments.able };
+        if segments.set_capabilities(able, &cx.shared.config) && self.has_waiting() {
+            // Waiting sends may have another transport now.
+            cx.add_work(Work::Stage);
+        }
+    }
+
+    /// Returns the longest message that is sent eagerly to the peer now, in bytes; `None`: the
+    /// session is not connected.
+    pub(crate) fn eager_limit_if_connected(&self, config: &Config) -> Option<u64> {
+        self.is_connected().then(|| self.segments.eager_limit_now(config).into())
+    }
+
+    /// Returns whether it has nothing queued, and everything sent is acknowledged, or, without
+    /// datagrams, appended to the bytes for its control connection.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.has_all_staged() && self.segments.is_sent()
+    }
+
+    /// Returns whether the peer has acknowledged the goodbye of [`Core::leave`], and everything
+    /// before it. Without datagrams the session also ends when the peer's kernel has all of that.
+    ///
+    /// RR-END-1.
+    pub(crate) fn has_left(&self) -> bool {
+        self.is_leaving && self.is_connected() && self.segments.is_acknowledged()
+    }
+
+    /// Returns whether the goodbye of [`Core::leave`] and everything before it is appended to the
+    /// bytes for the control connection.
+    pub(in crate::proto) fn has_staged_goodbye(&self) -> bool {
+        self.is_leaving && self.is_connected() && !self.segments.has_unsent()
     }
 
     /// Returns whether a peer that ends the session now has everything except the goodbye: that is
     /// acknowledged, or, without datagrams, appended to the bytes for the connection.
     pub(crate) fn is_goodbye_under_way(&self) -> bool {
-        let is_under_way = match self.segments.as_deref() {
-            Some(it) if it.able.has_datagrams => it.outstanding.len() <= 1,
-            _ => !self.has_unsent(),
-        };
-        self.is_leaving && self.control.is_empty() && is_under_way
-    }
-
-    /// Returns the number of frames made and received.
-    pub(in crate::proto) fn frames_moved(&self) -> u64 {
-        let made = self.segments.as_deref().map_or(0, |segments| segments.next_frame);
-        u64::from(made) + u64::from(self.expected_frame)
+        self.is_leaving && self.segments.is_last_under_way()
     }
 
     /// Frees memory that an idle session does not need.
     pub(crate) fn shrink_idle(&mut self) {
-        self.shrink();
-        if let Some(segments) = self.segments.as_deref_mut()
-            && segments.outstanding.len() == 0
-        {
-            segments.chain.shrink(segments.next_frame);
-            segments.arrivals.shrink();
-            segments.reorder_buffer.shrink();
-        }
+        self.waiting.shrink_to_fit();
+        self.rendezvous.shrink();
+        self.lanes.shrink_to_fit();
+        self.segments.shrink();
     }
 }
 
@@ -452,45 +627,24 @@ impl Core {
     ///
     /// RR-SHM-8.
     pub(crate) fn use_ring(&mut self, slot: u32, ring: Option<u32>) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(segments) = session.segments.as_deref_mut() else { return };
+        let Some((session, mut cx)) = self.enter(slot) else { return };
+        let segments = &mut session.segments;
+        if !segments.is_open() {
+            return;
+        }
         // Sessions with checksums need them on memory copies too, and pieces have none.
-        let piece_ring = ring.filter(|_| !session.has_checksums);
+        let piece_ring = ring.filter(|_| !segments.has_checksums);
         let before = segments.able;
         let (has_ring, takes_pieces) = (ring.is_some(), piece_ring.is_some());
         segments.able = Capabilities { has_ring, takes_pieces, ..before };
-        segments.fit_segments(&mut self.shared.pool, &self.shared.config);
+        segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
         if before.takes_pieces != takes_pieces && session.has_waiting() {
             // Waiting sends may have another transport now.
-            self.shared.ready.add(slot, Work::Stage);
+            cx.add_work(Work::Stage);
         }
-        self.with(slot, |it, mut cx| it.use_ring_for_pieces(&mut cx, piece_ring));
+        session.use_ring_for_pieces(&mut cx, piece_ring);
         if before.has_ring && !has_ring && !planted!(ForgetRing) {
-            self.with(slot, |it, cx| it.resend_all(cx, true));
-        }
-    }
-
-    /// Ends the segments of a session: they return to the pool; buffered messages are dropped,
-    /// since the frames that they wait for will not arrive.
-    ///
-    /// RR-DGRAM-9.
-    pub(super) fn drop_segments(&mut self, slot: u32) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(mut segments) = session.segments.take() else { return };
-        let pool = &mut self.shared.pool;
-        while let Some(id) = segments.outstanding.first(pool) {
-            segments.outstanding.unlink(pool, id);
-            if planted!(LeakSegments) {
-                continue;
-            }
-            if let Some(segment) = pool.take(id) {
-                pool.recycle(segment);
-            }
-        }
-        for held in segments.reorder_buffer.drain() {
-            session.envelopes.consume(1);
-            session.bytes.consume(held.payload_bytes as u32);
-            self.shared.unexpected.give_back(held.payload);
+            session.segments.resend_all(cx, true);
         }
     }
 }

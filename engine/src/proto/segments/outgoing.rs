@@ -48,7 +48,7 @@ pub(crate) enum Asks {
 
 /// The only segment that a session has to send.
 pub(crate) struct Lone<'a> {
-    session: &'a mut Session,
+    segments: &'a mut Segments,
     segment: &'a mut SegmentBuffer,
     token: u64,
 }
@@ -57,20 +57,19 @@ impl<'a> Lone<'a> {
     /// Returns whether it has checksums on a stream ([`append_segment`]).
     #[inline]
     pub(crate) fn has_checksums(&self) -> bool {
-        self.session.has_checksums
+        self.segments.has_checksums
     }
 
     /// Takes it, for a lane that does not acknowledge.
     #[inline(always)]
-    pub(crate) fn take(self) -> Option<Outgoing<'a>> {
-        let Self { session, segment, token } = self;
-        let segments = session.segments.as_deref_mut()?;
+    pub(crate) fn take(self) -> Outgoing<'a> {
+        let Self { segments, segment, token } = self;
         segments.open = None;
         let is_awaited = !segment.operations.is_empty();
         let asks = segments.asks_when_awaited(is_awaited, true);
         segment.place = Place::Flying;
-        let bytes = segment.seal(session.segment_header(asks));
-        Some(Outgoing { token, bytes, is_last: true, is_awaited })
+        let bytes = segment.seal(segments.header(asks));
+        Outgoing { token, bytes, is_last: true, is_awaited }
     }
 }
 
@@ -83,8 +82,8 @@ impl packet::Payload for Lone<'_> {
     #[inline(always)]
     fn fill(&mut self, room: &mut [u8]) -> Option<packet::Filled> {
         let room = room.get_mut(..self.segment.bytes)?;
-        let header = self.session.segment_header(false);
-        self.session.segments.as_deref_mut()?.open = None;
+        let header = self.segments.header(false);
+        self.segments.open = None;
         self.segment.place = Place::Flying;
         room.copy_from_slice(self.segment.seal(header));
         let ack_now = !self.segment.operations.is_empty();
@@ -123,6 +122,22 @@ fn pick(list: &mut List, pool: &mut SegmentPool, room_bytes: usize, segment_byte
 }
 
 impl Segments {
+    /// Stages control frames as far as there is space, and calls `staged` with each of them.
+    #[inline]
+    fn stage_controls(
+        &mut self,
+        pool: &mut SegmentPool,
+        slot: u32,
+        mut staged: impl FnMut(&ControlFrame),
+    ) {
+        while let Some(&control) = self.control.front()
+            && self.stage_control(pool, slot, &control)
+        {
+            self.control.pop_front();
+            staged(&control);
+        }
+    }
+
     /// RR-CREDIT-3
     fn stage_control(&mut self, pool: &mut SegmentPool, slot: u32, control: &ControlFrame) -> bool {
         let bytes = control.as_frame();
@@ -259,61 +274,27 @@ impl Session {
         room_bytes: usize,
         asks: Asks,
     ) -> Option<Outgoing<'a>> {
-        if !self.is_connected() {
+        if !self.segments.is_open() {
             return None;
         }
-        let segments = self.segments.as_deref_mut()?;
-        while let Some(&control) = self.control.front() {
-            if !segments.stage_control(&mut cx.shared.pool, cx.slot, &control) {
-                break;
-            }
-            self.control.pop_front();
-            SessionOneSided::note_reply_staged(&mut self.one_sided, &control);
-        }
-        let is_stream = room_bytes == usize::MAX;
         let pool = &mut cx.shared.pool;
-        let next = match is_stream && segments.is_long_next(pool) {
-            true => segments.next_long(pool),
-            false => segments.next(pool, room_bytes),
+        self.segments.stage_controls(pool, cx.slot, |control| {
+            SessionOneSided::note_reply_staged(&mut self.one_sided, control);
+        });
+        let is_stream = room_bytes == usize::MAX;
+        let next = match is_stream && self.segments.is_long_next(pool) {
+            true => self.segments.next_long(pool),
+            false => self.segments.next(pool, room_bytes),
         };
-        if next.is_none() && (!self.has_update() || room_bytes < SEGMENT_HEADER_BYTES) {
-            return None;
-        }
         if next.is_some() {
             if self.has_waiting() {
                 cx.add_work(Work::Stage);
             }
             self.stage_data_later(&mut cx);
+        } else if !self.segments.has_update() || room_bytes < SEGMENT_HEADER_BYTES {
+            return None;
         }
-        let segments = self.segments.as_deref_mut()?;
-        let pool = &mut cx.shared.pool;
-        let is_last =
-            !segments.waits() && self.control.is_empty() && !(is_stream && segments.long.len() > 0);
-        let asks_ack = match asks {
-            Asks::Never => false,
-            Asks::Always => true,
-            Asks::WhenAwaited => {
-                let segment = next.and_then(|id| pool.get(id));
-                let is_awaited = segment.is_some_and(|segment| !segment.operations.is_empty());
-                // Sends may wait for space.
-                let is_full = is_stream && !segments.has_any_room(pool);
-                segments.asks_when_awaited(is_awaited || is_full, is_last || is_full)
-            }
-        };
-        let header = self.segment_header(asks_ack);
-        let segments = self.segments.as_deref_mut()?;
-        let Some(id) = next else {
-            let length = (SEGMENT_HEADER_BYTES as u32).into();
-            let first_frame = segments.next_frame.into();
-            let header = SegmentHeader { length, first_frame, ..header };
-            segments.header_only.copy_from_slice(header.as_bytes());
-            let (bytes, is_awaited) = (&segments.header_only[..], false);
-            return Some(Outgoing { token: UPDATE, bytes, is_last, is_awaited });
-        };
-        let segment = cx.shared.pool.get_mut(id)?;
-        segment.place = Place::Flying;
-        let (token, is_awaited) = (id.to_u64(), !segment.operations.is_empty());
-        Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
+        self.segments.seal_next(&mut cx.shared.pool, next, is_stream, asks)
     }
 
     /// Returns the segment that was staged last, if nothing else waits. `None`: more waits, or
@@ -323,10 +304,10 @@ impl Session {
         let is_lone = self.is_free_of(Uncommon::SENDING)
             && !self.has_ready_operations()
             && shortcut!("a single segment");
-        let open = self.segments.as_deref()?.open;
-        let OpenSegment { id, .. } = open.filter(|_| is_lone)?;
+        let segments = &mut self.segments;
+        let OpenSegment { id, .. } = segments.open.filter(|_| is_lone)?;
         let segment = cx.shared.pool.get_mut(id)?;
-        Some(Lone { session: self, segment, token: id.to_u64() })
+        Some(Lone { segments, segment, token: id.to_u64() })
     }
 
     /// Returns the next segment for the control connection while that carries all of them, and
@@ -337,9 +318,9 @@ impl Session {
         &'a mut self,
         cx: Cx<'a>,
     ) -> Option<(Outgoing<'a>, bool)> {
-        let has_checksums = self.has_checksums;
+        let has_checksums = self.segments.has_checksums;
         // Beside datagrams that are lost there is no time for the acknowledgement's delay.
-        let asks = if self.has_datagrams() { Asks::Always } else { Asks::WhenAwaited };
+        let asks = if self.segments.has_datagrams() { Asks::Always } else { Asks::WhenAwaited };
         Some((self.poll_segment(cx, usize::MAX, asks)?, has_checksums))
     }
 
@@ -351,8 +332,7 @@ impl Session {
         into: &mut Vec<u8>,
         takes_long: bool,
     ) -> bool {
-        let is_long = |segments: &Segments| segments.is_long_next(&cx.shared.pool);
-        if !takes_long && self.segments.as_deref().is_some_and(is_long) {
+        if !takes_long && self.segments.is_long_next(&cx.shared.pool) {
             return false;
         }
         let Some((segment, has_checksums)) = self.poll_segment_for_stream(cx) else {
@@ -362,21 +342,77 @@ impl Session {
         true
     }
 
+    /// Handles a segment that its lane had no space for. The next segment repeats its
+    /// acknowledgement request.
+    ///
+    /// RR-SHM-8.
+    pub(crate) fn handle_segment_refused(&mut self, mut cx: Cx<'_>, token: u64) {
+        self.segments.ack_awaited = true;
+        if !self.fences.is_empty() {
+            self.segments.questions_mut().ask();
+        }
+        self.segments.mark_token_lost(&mut cx, token);
+        // Other sessions may have space.
+        cx.add_work_last(Work::Flush);
+    }
+}
+
+impl Segments {
     /// Returns whether a long segment waits for the stream.
     #[inline]
     pub(crate) fn has_long(&self) -> bool {
-        self.segments.as_deref().is_some_and(|segments| segments.long.len() > 0)
+        self.long.len() > 0
     }
 
     /// Returns whether a long segment is unacknowledged.
     pub(crate) fn holds_long(&self) -> bool {
-        self.segments.as_deref().is_some_and(|segments| segments.long_held > 0)
+        self.long_held > 0
     }
 
     /// Returns whether a segment waits that is not long.
     pub(crate) fn has_short(&self) -> bool {
-        let waits = |segments: &Segments| segments.waits() || !self.control.is_empty();
-        self.segments.as_deref().is_some_and(waits)
+        self.is_open() && (self.waits() || !self.control.is_empty())
+    }
+
+    /// Seals the segment that was selected to be sent, or one without frames.
+    #[inline(always)]
+    fn seal_next<'a>(
+        &'a mut self,
+        pool: &'a mut SegmentPool,
+        next: Option<Id>,
+        is_stream: bool,
+        asks: Asks,
+    ) -> Option<Outgoing<'a>> {
+        let is_last =
+            !self.waits() && self.control.is_empty() && !(is_stream && self.long.len() > 0);
+        let asks_ack = match asks {
+            Asks::Never => false,
+            Asks::Always => true,
+            Asks::WhenAwaited => {
+                let segment = next.and_then(|id| pool.get(id));
+                let is_awaited = segment.is_some_and(|segment| !segment.operations.is_empty());
+                // Sends may wait for space.
+                let is_full = is_stream && !self.has_any_room(pool);
+                self.asks_when_awaited(is_awaited || is_full, is_last || is_full)
+            }
+        };
+        let header = self.header(asks_ack);
+        let Some(id) = next else {
+            let header = self.alone(header);
+            self.header_only.copy_from_slice(header.as_bytes());
+            let (bytes, is_awaited) = (&self.header_only[..], false);
+            return Some(Outgoing { token: UPDATE, bytes, is_last, is_awaited });
+        };
+        let segment = pool.get_mut(id)?;
+        segment.place = Place::Flying;
+        let (token, is_awaited) = (id.to_u64(), !segment.operations.is_empty());
+        Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
+    }
+
+    /// Returns the header of a segment without frames.
+    fn alone(&self, header: SegmentHeader) -> SegmentHeader {
+        let (length, first_frame) = (SEGMENT_HEADER_BYTES as u32, self.next_frame);
+        SegmentHeader { length: length.into(), first_frame: first_frame.into(), ..header }
     }
 
     /// Builds the last segment of a session that the peer's goodbye ends: it acknowledges
@@ -384,15 +420,11 @@ impl Session {
     ///
     /// RR-DGRAM-9.
     pub(super) fn answer_goodbye(&mut self) {
-        let Some(next_frame) = self.segments.as_deref().map(|segments| segments.next_frame) else {
-            return;
-        };
-        if self.announced_ack == self.expected_frame {
+        if !self.is_open() || self.received.is_ack_announced() {
             return;
         }
-        let header = self.segment_header(false);
-        let (length, first_frame) = ((SEGMENT_HEADER_BYTES as u32).into(), next_frame.into());
-        let header = SegmentHeader { length, first_frame, ..header };
+        let header = self.header(false);
+        let header = self.alone(header);
         append_segment(&mut self.final_ack, header.as_bytes(), self.has_checksums);
     }
 
@@ -417,12 +449,11 @@ impl Session {
             return None;
         }
         let is_lost = segment.place == Place::Lost;
-        let header = self.segment_header(asks_ack);
-        let segments = self.segments.as_deref_mut()?;
+        let header = self.header(asks_ack);
         if is_lost {
-            segments.lost.unlink(pool, id);
+            self.lost.unlink(pool, id);
         }
-        let is_last = !segments.waits();
+        let is_last = !self.waits();
         let segment = pool.get_mut(id)?;
         segment.place = Place::Flying;
         let is_awaited = !segment.operations.is_empty();
@@ -431,10 +462,12 @@ impl Session {
 
     /// Returns an upper bound of the length of the next segment; 0: nothing waits.
     pub(crate) fn waiting_bytes(&self, pool: &SegmentPool) -> usize {
-        let Some(segments) = self.segments.as_deref() else { return 0 };
-        match segments.first_waiting(pool).and_then(|id| pool.get(id)) {
+        if !self.is_open() {
+            return 0;
+        }
+        match self.first_waiting(pool).and_then(|id| pool.get(id)) {
             Some(segment) => segment.bytes,
-            None if !self.control.is_empty() => segments.segment_bytes,
+            None if !self.control.is_empty() => self.segment_bytes,
             None if self.has_update() => SEGMENT_HEADER_BYTES,
             None => 0,
         }
@@ -450,9 +483,7 @@ impl Session {
 
     /// Closes the open segment, so that nothing is added to it.
     pub(crate) fn close_segment(&mut self, cx: Cx<'_>) {
-        if let Some(segments) = self.segments.as_deref_mut() {
-            segments.close_open(&mut cx.shared.pool);
-        }
+        self.close_open(&mut cx.shared.pool);
     }
 
     /// Handles the loss of the packet with this token. Its segment may have arrived in another
@@ -460,106 +491,66 @@ impl Session {
     ///
     /// RR-DGRAM-3.
     pub(crate) fn handle_segment_lost(&mut self, mut cx: Cx<'_>, token: u64) {
-        self.mark_segment_lost(&mut cx, token);
+        self.mark_token_lost(&mut cx, token);
         cx.add_work(Work::Flush);
     }
 
-    fn mark_segment_lost(&mut self, cx: &mut Cx<'_>, token: u64) {
-        let Some(segments) = self.segments.as_deref_mut() else { return };
+    fn mark_token_lost(&mut self, cx: &mut Cx<'_>, token: u64) {
+        if !self.is_open() {
+            return;
+        }
         let pool = &mut cx.shared.pool;
         let id = Id::from_u64(token);
         if pool.get(id).is_some_and(|segment| segment.session == cx.slot) {
             if !planted!(ForgetLost) {
-                segments.mark_lost(pool, id);
+                self.mark_lost(pool, id);
             }
         } else if !planted!(LoseLimits) {
-            segments.note_update_due();
+            self.note_update_due();
         }
-    }
-
-    /// Handles a segment that its lane had no space for. The next segment repeats its
-    /// acknowledgement request.
-    ///
-    /// RR-SHM-8.
-    pub(crate) fn handle_segment_refused(&mut self, mut cx: Cx<'_>, token: u64) {
-        if let Some(segments) = self.segments.as_deref_mut() {
-            segments.ack_awaited = true;
-            if !self.fences.is_empty() {
-                self.questions.ask();
-            }
-        }
-        self.mark_segment_lost(&mut cx, token);
-        // Other sessions may have space.
-        cx.add_work_last(Work::Flush);
     }
 
     /// Retransmits all unacknowledged segments after a lane was abandoned. If `has_stream`, that
     /// lane was not the stream, and long segments stay on it.
     pub(crate) fn resend_all(&mut self, mut cx: Cx<'_>, has_stream: bool) {
-        let Some(segments) = self.segments.as_deref_mut() else { return };
-        if planted!(ForgetResend) {
+        if !self.is_open() || planted!(ForgetResend) {
             return;
         }
         let pool = &mut cx.shared.pool;
-        let mut at = segments.outstanding.first(pool);
+        let mut at = self.outstanding.first(pool);
         while let Some(id) = at {
-            at = segments.outstanding.next(pool, id);
+            at = self.outstanding.next(pool, id);
             if !has_stream || pool.get(id).is_some_and(|segment| !segment.is_long) {
-                segments.mark_lost(pool, id);
+                self.mark_lost(pool, id);
             }
         }
-        segments.update_due = false;
+        self.update_due = false;
         if !planted!(LoseLimits) {
-            segments.note_update_due();
+            self.note_update_due();
         }
         cx.add_work(Work::Flush);
     }
-}
 
-impl Session {
     /// Returns whether any segment waits that is not long.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
-        let Some(segments) = self.segments.as_deref() else { return false };
-        segments.waits() || !self.control.is_empty() || self.has_update()
+        self.is_open() && (self.waits() || !self.control.is_empty() || self.has_update())
     }
 
-    /// Notes that the peer requests an acknowledgement once all frames before `end` have arrived.
-    ///
-    /// RR-DGRAM-11.
-    pub(super) fn ask_ack(&mut self, end: u32) {
-        let Some(segments) = self.segments.as_deref_mut() else { return };
-        if !self.ack_wanted || is_before(segments.asked_end, end) {
-            segments.asked_end = end;
-        }
-        self.ack_wanted = true;
-    }
-
-    /// Builds the header of the next segment, and marks its content as sent.
+    /// Builds the header of the next segment, and notes its content as sent.
     #[inline(always)]
-    pub(super) fn segment_header(&mut self, asks_ack: bool) -> SegmentHeader {
-        self.announced_ack = self.expected_frame;
-        if let Some(end) = self.pending_ack.clear()
-            && is_before(self.expected_frame, end)
-        {
-            // A frame before those received is still missing.
-            self.ask_ack(end);
-        }
-        if let Some(segments) = self.segments.as_deref_mut() {
-            segments.update_due = false;
-            // Frames before the requested end may still be missing.
-            self.ack_wanted &= is_before(self.expected_frame, segments.asked_end);
-        }
-        let question = self.questions.next_flag();
-        let too_much = u32::from(planted!(AckTooMuch) && self.has_early_frames());
-        SegmentHeader {
+    pub(super) fn header(&mut self, asks_ack: bool) -> SegmentHeader {
+        let mut header = SegmentHeader {
             length: 0.into(),
             frames: 0.into(),
-            flags: (if asks_ack { FLAG_ACK_REQUESTED } else { 0 } | question).into(),
+            flags: (if asks_ack { FLAG_ACK_REQUESTED } else { 0 }).into(),
             first_frame: 0.into(),
-            ack: self.expected_frame.wrapping_add(too_much).into(),
-            envelope_limit: self.envelopes.announce().into(),
-            byte_limit: self.bytes.announce().into(),
-        }
+            ack: 0.into(),
+            envelope_limit: 0.into(),
+            byte_limit: 0.into(),
+        };
+        self.received.announce(&mut header);
+        self.update_due = false;
+        header
     }
 }

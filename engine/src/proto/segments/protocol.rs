@@ -80,6 +80,15 @@ pub(crate) struct SendProtocol {
 }
 
 impl SendProtocol {
+    /// The table of a session that is not established: nothing is sent.
+    pub(super) const NONE: Self = Self {
+        segment_max: 0,
+        stream_max: 0,
+        stream_shared_max: 0,
+        pull: [PullMethod::Lanes; 2],
+        pull_short_max: 0,
+    };
+
     /// Computes the table of a session whose segments have at most `segment_bytes`.
     pub(super) fn of(able: Capabilities, segment_bytes: usize, config: &Config) -> Self {
         let Capabilities { has_stream, has_ring, takes_pieces, has_cma, has_bulk, .. } = able;

@@ -74,24 +74,23 @@ pub(crate) fn stage_in_segment<'a>(
     let data = DataBytes::of(request.data);
     let data = data.as_slice();
     let bytes = (EAGER_HEADER_BYTES + data.len()).saturating_add(request.length as usize);
-    let segments = session.segments.as_deref_mut()?;
+    let segments = &mut session.segments;
     let route = segments.protocol.route(request.length, data.len());
     let pushed = match route {
         Route::Segment => segments.push_message(pool, slot, bytes, request.hint),
         Route::Stream if segments.pulls(pool, request.length) => None,
-        Route::Stream if session.eager_limit.is_pull_due(request.length) => None,
+        Route::Stream if segments.eager_limit.is_pull_due(request.length) => None,
         Route::Stream => segments.push_long(pool, slot, bytes),
         Route::Pull(_) => None,
     };
     let Pushed { frame, base, segment, .. } = pushed?;
     if route == Route::Stream {
-        session.eager_limit.note_message(request.length, false);
+        segments.eager_limit.note_message(request.length, false);
     }
     let stream = (request.endpoint, target, request.context);
     let mut header = eager_header(request, target, 0, 0);
     header.set_predecessor_distance(segments.chain.follow(stream, frame, base));
-    session.envelope_credit.spend(1);
-    session.byte_credit.spend(request.length as u32);
+    segments.credits.spend(request.length as u32);
     segment.completes_unacked = true;
     let (head, mut room) = segment.push(bytes).split_at_mut(EAGER_HEADER_BYTES);
     head.copy_from_slice(header.as_bytes());
@@ -126,7 +125,7 @@ pub(crate) fn stage_put<'a>(
     Some(room)
 }
 
-impl Session {
+impl Segments {
     /// Writes the frame of a message with space for its payload at the end. Returns its segment.
     /// The caller has checked credit.
     fn push_envelope(
@@ -137,25 +136,21 @@ impl Session {
         mut header: impl Linked,
         course: Course,
     ) -> Option<Id> {
-        let segments = self.segments.as_deref_mut()?;
         let (slot, pool) = (cx.slot, &mut cx.shared.pool);
         let length = header.as_bytes().len();
         let data = DataBytes::of(request.data);
         let data = data.as_slice();
         let room = length + data.len() + course.payload;
         let pushed = if course.is_long {
-            segments.push_long(pool, slot, room)
-        } else if room <= segments.frame_bytes_max() {
-            segments.push_message(pool, slot, room, request.hint)
+            self.push_long(pool, slot, room)
+        } else if room <= self.frame_bytes_max() {
+            self.push_message(pool, slot, room, request.hint)
         } else {
             None
         };
         let Pushed { frame, base, id, segment } = pushed?;
         let stream = (request.endpoint, target, request.context);
-        header.set_predecessor_distance(segments.chain.follow(stream, frame, base));
-        if !planted!(SkipCredit) {
-            self.envelope_credit.spend(1);
-        }
+        header.set_predecessor_distance(self.chain.follow(stream, frame, base));
         let (head, room) = segment.push(room).split_at_mut(length);
         head.copy_from_slice(header.as_bytes());
         room[..data.len()].copy_from_slice(data);
@@ -186,9 +181,8 @@ impl Session {
             let header = eager_header(request, target, flags, name);
             self.push_envelope(cx, request, target, header, course)?
         };
-        self.byte_credit.spend(charged as u32);
+        self.credits.spend(charged as u32);
         self.eager_limit.note_message(length, is_pulled);
-        self.waiting.pop_front();
         Some((segment, course))
     }
 
@@ -199,17 +193,16 @@ impl Session {
     fn course_of(&self, cx: &Cx<'_>, request: &SendRequest) -> Option<Course> {
         let SendRequest { length, hint, .. } = *request;
         let data_bytes = request.data_bytes();
-        let segments = self.segments.as_deref()?;
-        let protocol = &segments.protocol;
+        let protocol = &self.protocol;
         let eager_limit = u64::from(self.eager_limit_now(&cx.shared.config));
-        let bytes_left = u64::from(self.byte_credit.available());
+        let bytes_left = u64::from(self.credits.bytes_left());
         let pull = Route::Pull(protocol.pull_method(length));
         let route = match protocol.route(length, data_bytes) {
             _ if length > hint.eager_limit(eager_limit) || length > bytes_left => pull,
             // A peer may pull messages that could have been sent eagerly.
             _ if rare!("a short message that is pulled", 20) => pull,
             Route::Segment => Route::Segment,
-            Route::Stream if segments.pulls(&cx.shared.pool, length) => pull,
+            Route::Stream if self.pulls(&cx.shared.pool, length) => pull,
             _ if self.eager_limit.is_pull_due(length) => pull,
             route => route,
         };
@@ -223,19 +216,19 @@ impl Session {
             }
             Route::Pull(_) => {
                 let first = u64::from(cx.shared.config.rts_bytes).min(length).min(bytes_left);
-                let room = segments.frame_bytes_max() - RTS_HEADER_BYTES - data_bytes;
+                let room = self.frame_bytes_max() - RTS_HEADER_BYTES - data_bytes;
                 (RTS_HEADER_BYTES, (first.min(eager_limit) as usize).min(room), false)
             }
         };
         let pool = &cx.shared.pool;
         let room = header + data_bytes + payload;
         let has_room = if is_long {
-            segments.has_room_for_long(pool, room)
+            self.has_room_for_long(pool, room)
         } else {
-            segments.has_room(pool, room, false)
+            self.has_room(pool, room, false)
         };
         let course = Course { route, payload, is_long, has_source };
-        (self.envelope_credit.available() > 0 && has_room).then_some(course)
+        (self.credits.has_envelope() && has_room).then_some(course)
     }
 }
 
@@ -249,11 +242,13 @@ impl Core {
             return Staged::Blocked;
         };
         let Some((session, mut cx)) = self.enter(slot) else { return Staged::Blocked };
-        let Some(staged) = session.stage_frame(&mut cx, id, (&request, target)) else {
+        let staged = session.segments.stage_frame(&mut cx, id, (&request, target));
+        let Some(staged) = staged else {
             // Acknowledgements, credit and sent segments resume it.
             session.block_messages(&mut cx);
             return Staged::Blocked;
         };
+        session.waiting.pop_front();
         let (segment, course) = staged;
         let Course { payload, has_source, .. } = course;
         let is_pulled = course.is_pulled();

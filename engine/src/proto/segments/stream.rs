@@ -3,6 +3,7 @@
 use super::super::context::Cx;
 use super::super::send::SendRequest;
 use super::super::session::Session;
+use super::Segments;
 use super::protocol::Route;
 use super::segment::{LONG_PAYLOAD_BYTES, Place};
 use super::uncommon::Uncommon;
@@ -12,30 +13,12 @@ impl Session {
     /// Returns the route of a message that would be the next segment, whole and alone, without
     /// checksums, and before anything else. `None`: something is ahead of it.
     pub(crate) fn route_if_next(&self, request: &SendRequest) -> Option<Route> {
-        let segments = self.segments.as_deref()?;
-        let is_next = self.is_now_free_of(segments, Uncommon::SENDING)
+        let segments = &self.segments;
+        let is_next = self.is_now_free_of(Uncommon::SENDING)
             && !self.has_ready_operations()
             && segments.open.is_none()
-            && !self.has_checksums;
+            && !segments.has_checksums;
         is_next.then(|| segments.protocol.route(request.length, request.data_bytes()))
-    }
-
-    /// Writes the payload of the message staged last to the end of its segment; returns the whole
-    /// segment.
-    pub(crate) fn fill_last<'a>(&self, cx: Cx<'a>, payload: &[u8]) -> &'a [u8] {
-        let pool = &mut cx.shared.pool;
-        let last = self.segments.as_deref().and_then(|segments| segments.outstanding.last(pool));
-        let Some(segment) = last.and_then(|id| pool.get_mut(id)) else {
-            debug_assert!(false, "a staged message is in a segment");
-            return &[];
-        };
-        segment.newest(payload.len()).copy_from_slice(payload);
-        segment.whole()
-    }
-
-    /// Returns the bytes of long segments acknowledged since the session began.
-    pub(crate) fn delivered_by_stream(&self) -> u64 {
-        self.segments.as_deref().map_or(0, |segments| segments.long_delivered)
     }
 
     /// Returns the next long segment, for the stream while a path carries the others. The peer
@@ -48,12 +31,11 @@ impl Session {
         if !self.is_connected() {
             return None;
         }
-        let has_waiting = self.has_waiting();
-        let segments = self.segments.as_deref_mut()?;
-        let id = segments.next_long(&mut cx.shared.pool)?;
-        if has_waiting {
+        let id = self.segments.next_long(&mut cx.shared.pool)?;
+        if self.has_waiting() {
             cx.add_work(Work::Stage);
         }
+        let segments = &mut self.segments;
         let pool = &mut cx.shared.pool;
         let is_last = segments.long.len() == 0;
         let is_full = !pool.has_room_for_long(segments.long_held, LONG_PAYLOAD_BYTES);
@@ -61,7 +43,27 @@ impl Session {
         let is_awaited = !segment.operations.is_empty();
         let asks = segments.asks_when_awaited(is_awaited || is_full, is_last || is_full);
         segment.place = Place::Flying;
-        let header = self.segment_header(asks);
-        Some((segment.seal(header), self.has_checksums))
+        let header = segments.header(asks);
+        Some((segment.seal(header), segments.has_checksums))
+    }
+}
+
+impl Segments {
+    /// Writes the payload of the message staged last to the end of its segment; returns the whole
+    /// segment.
+    pub(crate) fn fill_last<'a>(&self, cx: Cx<'a>, payload: &[u8]) -> &'a [u8] {
+        let pool = &mut cx.shared.pool;
+        let last = self.outstanding.last(pool);
+        let Some(segment) = last.and_then(|id| pool.get_mut(id)) else {
+            debug_assert!(false, "a staged message is in a segment");
+            return &[];
+        };
+        segment.newest(payload.len()).copy_from_slice(payload);
+        segment.whole()
+    }
+
+    /// Returns the bytes of long segments acknowledged since the session began.
+    pub(crate) fn delivered_by_stream(&self) -> u64 {
+        self.long_delivered
     }
 }

@@ -14,7 +14,7 @@
 
 use super::super::context::Cx;
 use super::super::core::Core;
-use super::super::session::Session;
+use super::Segments;
 use super::window::is_before;
 use crate::proto::ready::Work;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -57,7 +57,7 @@ impl Transport {
 
 /// What a session has received from such a transport, and not acknowledged.
 #[derive(Debug, Default)]
-pub(in crate::proto) struct PendingAck {
+pub(super) struct PendingAck {
     /// When the first segment of it was received.
     since_ns: u64,
     /// Bytes received since the last transmission.
@@ -77,7 +77,7 @@ impl PendingAck {
     /// Forgets what was received: it is acknowledged now, or its session is a new one. Returns the
     /// end of its frames, if there were any.
     #[inline]
-    pub(in crate::proto) fn clear(&mut self) -> Option<u32> {
+    pub(super) fn clear(&mut self) -> Option<u32> {
         self.segments = 0;
         (std::mem::take(&mut self.bytes) > 0).then_some(self.end)
     }
@@ -113,7 +113,7 @@ impl PendingAck {
     }
 }
 
-impl Session {
+impl Segments {
     /// Notes a segment with a body of `length` bytes received from a transport that does not
     /// acknowledge: if it has frames, an acknowledgement is owed. Checksums are not counted.
     #[inline]
@@ -129,8 +129,9 @@ impl Session {
         }
         let end = header.first_frame.get().wrapping_add(header.frames.get().into());
         let length = SEGMENT_HEADER_BYTES + length;
-        let is_new = self.pending_ack.note(transport, end, length, now_ns);
-        if self.pending_ack.is_much() {
+        let pending = self.received.pending_ack_mut();
+        let is_new = pending.note(transport, end, length, now_ns);
+        if pending.is_much() {
             // Handling this segment stages what is due.
             self.ask_to_acknowledge();
         }
@@ -144,7 +145,7 @@ impl Session {
     /// Returns the bytes received from such a transport since the last transmission.
     #[inline]
     pub(crate) fn unacknowledged_bytes(&self) -> u32 {
-        self.pending_ack.bytes
+        self.received.pending_ack().bytes
     }
 
     /// Acknowledges data received from such a transport with the next segment, in this turn.
@@ -158,11 +159,11 @@ impl Session {
     /// Acknowledges data received from such a transport with the next segment. Returns whether that
     /// has to be staged.
     fn ask_to_acknowledge(&mut self) -> bool {
-        let Some(end) = self.pending_ack.clear() else { return false };
-        if !self.is_connected() || planted!(ForgetStreamAck) {
+        let Some(end) = self.received.pending_ack_mut().clear() else { return false };
+        if !self.is_open() || planted!(ForgetStreamAck) {
             return false;
         }
-        self.ask_ack(end);
+        self.received.request_ack(end);
         self.has_update()
     }
 }
@@ -181,13 +182,14 @@ impl Core {
         while let Some(&slot) = self.shared.owing_acks.get(index) {
             let session = self.sessions.at_mut(slot as usize);
             if let Some(session) = session {
-                let pending = &mut session.pending_ack;
+                let segments = &mut session.segments;
+                let pending = segments.received.pending_ack_mut();
                 if pending.bytes > 0 && !is_last && !pending.is_due_after_turn(now_ns) {
                     index += 1;
                     continue;
                 }
                 pending.is_listed = false;
-                if session.ask_to_acknowledge() {
+                if segments.ask_to_acknowledge() {
                     self.shared.ready.add(slot, Work::Flush);
                     happened = true;
                 }

@@ -1,20 +1,19 @@
 //! Why a session leaves its fast paths.
 //!
 //! Sending and receiving a short message have a fast path each, for the common state of a session.
-//! A word in its [`Segments`] has a bit for each reason to leave them, so that a fast path asks
+//! A word in its [`super::Segments`] has a bit for each reason to leave them, so that a fast path asks
 //! once. A bit is set where its reason arises. It may stay set when the reason has passed: the next
 //! fast path that meets it looks at the state itself, in [`Session::settle`], and clears it. So a
 //! set bit costs time, and a missing one is a bug, which debug builds find at each use.
 //!
-//! A session without [`Segments`] is not connected, and has no fast path. One-sided operations
-//! that wait are asked for beside the word: most sessions have no state of them.
+//! One-sided operations that wait are asked for beside the word: most sessions have no state of
+//! them.
 
 use super::super::session::Session;
-use super::Segments;
 
 /// A set of reasons.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(in crate::proto) struct Uncommon(u8);
+pub(in crate::proto) struct Uncommon(u16);
 
 impl Uncommon {
     /// The session is being left.
@@ -33,6 +32,8 @@ impl Uncommon {
     pub(super) const EARLY: Self = Self(1 << 6);
     /// The peer's goodbye has come.
     pub(super) const GOODBYE: Self = Self(1 << 7);
+    /// The session is not established.
+    pub(super) const CLOSED: Self = Self(1 << 8);
 
     /// What keeps a message from being staged before all others.
     pub(in crate::proto) const STAGING: Self = Self::LEAVING.or(Self::WAITING);
@@ -46,9 +47,9 @@ impl Uncommon {
     pub(super) const REPLIES: Self = Self::CONTROL.or(Self::GOODBYE);
 
     /// What holds until the session ends.
-    const PERMANENT: Self = Self::LEAVING.or(Self::BULK).or(Self::GOODBYE);
+    const PERMANENT: Self = Self::LEAVING.or(Self::BULK).or(Self::GOODBYE).or(Self::CLOSED);
 
-    const fn or(self, other: Self) -> Self {
+    pub(super) const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -58,6 +59,12 @@ impl Uncommon {
 
     const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
+    }
+
+    /// Returns whether one of these reasons is noted.
+    #[inline]
+    pub(super) fn has(self, reasons: Self) -> bool {
+        !self.and(reasons).is_empty()
     }
 
     fn is_empty(self) -> bool {
@@ -94,53 +101,44 @@ fn is_missed(reason: Uncommon) -> bool {
 }
 
 impl Session {
-    /// Notes a reason to leave the fast paths.
-    #[inline]
-    pub(in crate::proto) fn add_uncommon(&mut self, reason: Uncommon) {
-        if let Some(segments) = self.segments.as_deref_mut() {
-            segments.uncommon.add(reason);
-        }
-    }
-
-    /// Returns whether none of these reasons holds. Clears those of them that have passed.
+    /// Returns whether the session is established, and none of these reasons holds. Clears those of
+    /// them that have passed.
     #[inline(always)]
     pub(in crate::proto) fn is_free_of(&mut self, reasons: Uncommon) -> bool {
-        let Some(segments) = self.segments.as_deref() else { return false };
-        self.check_uncommon(segments);
-        let noted = segments.uncommon.and(reasons);
-        noted.is_empty() || (noted.and(Uncommon::PERMANENT).is_empty() && self.settle(reasons))
+        self.check_uncommon();
+        let noted = self.segments.uncommon.and(reasons.or(Uncommon::CLOSED));
+        noted.is_empty() || (!noted.has(Uncommon::PERMANENT) && self.settle(reasons))
     }
 
     /// Returns the same, and clears nothing.
-    pub(super) fn is_now_free_of(&self, segments: &Segments, reasons: Uncommon) -> bool {
-        self.check_uncommon(segments);
-        segments.uncommon.and(reasons).is_empty() || self.held(segments).and(reasons).is_empty()
+    pub(super) fn is_now_free_of(&self, reasons: Uncommon) -> bool {
+        self.check_uncommon();
+        let reasons = reasons.or(Uncommon::CLOSED);
+        !self.segments.uncommon.has(reasons) || !self.held().has(reasons)
     }
 
     /// Clears these reasons as far as they have passed. Returns whether none is left.
     #[cold]
     fn settle(&mut self, reasons: Uncommon) -> bool {
-        let Some(segments) = self.segments.as_deref() else { return false };
-        let held = self.held(segments).and(reasons);
-        if let Some(segments) = self.segments.as_deref_mut() {
-            segments.uncommon = segments.uncommon.without(reasons).or(held);
-        }
+        let held = self.held().and(reasons);
+        self.segments.uncommon = self.segments.uncommon.without(reasons).or(held);
         held.is_empty()
     }
 
     /// Returns the reasons that hold.
-    fn held(&self, segments: &Segments) -> Uncommon {
-        let is_early = segments.arrivals.has_early() || !segments.reorder_buffer.is_empty();
+    fn held(&self) -> Uncommon {
+        let segments = &self.segments;
         let is_queued = segments.is_queued() || segments.long.len() > 0;
         [
+            Uncommon::CLOSED.if_holds(!segments.is_open()),
             Uncommon::LEAVING.if_holds(self.is_leaving),
             Uncommon::WAITING.if_holds(!self.waiting.is_empty()),
-            Uncommon::CONTROL.if_holds(!self.control.is_empty()),
+            Uncommon::CONTROL.if_holds(!segments.control.is_empty()),
             Uncommon::QUEUED.if_holds(is_queued),
             Uncommon::BULK.if_holds(segments.able.has_bulk),
             Uncommon::UPDATE.if_holds(segments.update_due),
-            Uncommon::EARLY.if_holds(is_early),
-            Uncommon::GOODBYE.if_holds(segments.goodbye.is_some()),
+            Uncommon::EARLY.if_holds(segments.received.has_early()),
+            Uncommon::GOODBYE.if_holds(segments.received.has_goodbye()),
         ]
         .into_iter()
         .fold(Uncommon::default(), Uncommon::or)
@@ -148,26 +146,29 @@ impl Session {
 
     /// Checks that each reason that holds is noted.
     #[inline(always)]
-    fn check_uncommon(&self, segments: &Segments) {
-        debug_assert!(self.is_connected(), "a session with segments is connected");
-        debug_assert_eq!(
-            self.held(segments).without(segments.uncommon),
-            Uncommon::default(),
-            "a reason to leave the fast paths was missed"
+    fn check_uncommon(&self) {
+        debug_assert!(
+            !self.segments.is_open() || self.is_connected(),
+            "a session with open segments is connected"
+        );
+        debug_assert!(
+            !self.segments.is_open()
+                || self.held().without(self.segments.uncommon) == Uncommon::default(),
+            "a reason to leave the fast paths was missed: {:?} of {:?}",
+            self.segments.uncommon,
+            self.held(),
         );
     }
 
     /// Clears all reasons that have passed, so that states can be compared.
     #[cfg(test)]
     pub(super) fn settle_all(&mut self) {
-        self.settle(Uncommon(u8::MAX));
+        self.settle(Uncommon(u16::MAX));
     }
 
     /// Checks that each reason to leave the fast paths is noted.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn check_reasons(&self) {
-        if let Some(segments) = self.segments.as_deref() {
-            self.check_uncommon(segments);
-        }
+        self.check_uncommon();
     }
 }

@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn a_message_goes_at_once_where_the_window_has_grown_enough_for_it() {
     let mut bench = Bench::new(Config::for_tests());
-    bench.core.sessions.at_mut(bench.slot as usize).unwrap().eager_window = 0;
+    bench.core.sessions.at_mut(bench.slot as usize).unwrap().segments.forget_window();
     let request = bench.request(100, CompletionLevel::Inject, Hint::None);
     assert!(!bench.core.needs_operation(&request), "credit has grown to 3000 bytes");
     bench.send(950, CompletionLevel::Inject);
@@ -31,8 +31,10 @@ fn what_an_attempt_to_connect_gives_back_extends_windows_that_met_the_bound() {
     for engine in engines.clone() {
         bench.core.offer_to(engine, engine);
     }
-    let window =
-        |bench: &Bench| bench.core.sessions.at(bench.slot as usize).unwrap().envelopes.window();
+    let window = |bench: &Bench| {
+        bench.core.sessions.at(bench.slot as usize).unwrap().segments.receive_credits().both()[0]
+            .window()
+    };
     for _ in 0..16 {
         bench.deliver(&eager(0, 0, 0)).unwrap();
     }
@@ -69,8 +71,10 @@ fn what_is_given_back_visits_only_sessions_with_low_windows() {
 fn window_shrinks_as_the_messages_that_it_grew_for_are_received() {
     let config = Config { envelope_credits: 16, unexpected_messages: 4000, ..Config::for_tests() };
     let mut bench = Bench::new(config);
-    let window =
-        |bench: &Bench| bench.core.sessions.at(bench.slot as usize).unwrap().envelopes.window();
+    let window = |bench: &Bench| {
+        bench.core.sessions.at(bench.slot as usize).unwrap().segments.receive_credits().both()[0]
+            .window()
+    };
     let mut held = 0;
     while window(&bench) < 200 {
         bench.deliver(&eager(0, 0, 0)).unwrap();

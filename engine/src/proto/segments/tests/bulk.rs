@@ -167,7 +167,7 @@ fn bulk_data_leaves_half_of_the_pool_to_messages() {
         most = engine.core.shared.pool.len()[0].max(most);
         for (share, to) in shares.iter_mut().zip(1..) {
             let session = engine.core.sessions.at(engine.slots[&to] as usize).unwrap();
-            let held = session.segments.as_deref().unwrap().outstanding.len();
+            let held = session.segments.outstanding();
             *share = held.max(*share);
         }
         if net.is_at_rest() {

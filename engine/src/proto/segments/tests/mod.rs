@@ -12,7 +12,7 @@ mod warm;
 use super::super::core::Config;
 use super::super::effects::{CompletionLevel, Ended};
 use super::super::failure::PeerFailure;
-use super::window::Arrivals;
+use crate::proto::credit::ReceiveCredit;
 use crate::proto::ready::Work;
 use crate::proto::session::Session;
 use crate::proto::sim::{Flow, LinkConfig, Net, ScriptedPeer};
@@ -81,14 +81,18 @@ impl Net {
             for (&peer, &slot) in &engine.slots {
                 let session = core.sessions.at(slot as usize).unwrap();
                 // Messages that were unexpected when a session ended are no longer counted there.
-                let Some(segments) = session.segments.as_deref() else { continue };
-                assert_eq!((session.envelopes.held(), session.bytes.held()), (0, 0));
+                let segments = &session.segments;
+                if !segments.is_open() {
+                    continue;
+                }
+                assert_eq!(segments.receive_credits().both().map(ReceiveCredit::held), [0, 0]);
                 let other = &self.engines[peer];
                 let there = other.core.sessions.at(other.slots[&number] as usize).unwrap();
-                let theirs = there.segments.as_deref().unwrap();
-                assert_eq!(segments.next_frame, theirs.arrivals.expected());
-                assert_eq!(session.byte_credit.available(), there.bytes.left());
-                assert_eq!(session.envelope_credit.available(), there.envelopes.left());
+                let theirs = &there.segments;
+                assert_eq!(segments.next_frame, theirs.expected_frame());
+                let credits = segments.send_credits();
+                let left = (credits.envelopes_left(), credits.bytes_left());
+                assert_eq!(left, theirs.receive_credits().left());
             }
         }
     }
@@ -146,13 +150,11 @@ fn lost_message_delays_its_own_context_only() {
 
 /// Advances the frame numbers to engine 1, as other flows would.
 fn skip_frames(net: &mut Net, count: u32) {
-    let sender = net.engines[0].core.sessions.at_mut(0).unwrap().segments.as_deref_mut().unwrap();
+    let sender = &mut net.engines[0].core.sessions.at_mut(0).unwrap().segments;
     sender.next_frame = sender.next_frame.wrapping_add(count);
     sender.base = sender.next_frame;
     let next = sender.next_frame;
-    let session = net.engines[1].core.sessions.at_mut(0).unwrap();
-    (session.expected_frame, session.announced_ack) = (next, next);
-    session.segments.as_deref_mut().unwrap().arrivals = Arrivals::starting_at(next);
+    net.engines[1].core.sessions.at_mut(0).unwrap().segments.received.start_at(next);
 }
 
 /// A flow is idle until the low bits of its last number equal those of a missing one.
@@ -213,13 +215,23 @@ fn only_completed_unacked_sends_count_as_lost_with_the_session() {
         net.step();
         net.step();
         assert_eq!(
-            net.engines[0].core.session(0).unwrap().may_lose_completed(net.engines[0].core.pool()),
+            net.engines[0]
+                .core
+                .session(0)
+                .unwrap()
+                .segments
+                .may_lose_completed(net.engines[0].core.pool()),
             expected,
             "case {at}"
         );
         net.settle(20);
         assert!(
-            !net.engines[0].core.session(0).unwrap().may_lose_completed(net.engines[0].core.pool()),
+            !net.engines[0]
+                .core
+                .session(0)
+                .unwrap()
+                .segments
+                .may_lose_completed(net.engines[0].core.pool()),
             "case {at}"
         );
     }
@@ -263,7 +275,7 @@ fn credit_without_waiting_sends_does_not_extend_the_turn() {
     net.deliver_all(0, 1);
     let credit = |net: &Net| {
         let session = net.engines[0].core.sessions.at(0).unwrap();
-        session.envelope_credit.available()
+        session.segments.send_credits().envelopes_left()
     };
     let before = credit(&net);
     net.send(back, 8, CompletionLevel::Inject);
@@ -285,7 +297,7 @@ fn delivery_does_not_wait_for_other_messages() {
     assert_eq!(net.end_of(0, second), Some(&Ended::Sent { accepted: 8 }));
     // Every segment carries an acknowledgement, whether or not its lane acknowledges.
     net.deliver(0, 1, &lost[0].1).unwrap();
-    net.engines[1].core.with(0, |it, cx| it.resend_all(cx, false));
+    net.engines[1].core.with(0, |it, cx| it.segments.resend_all(cx, false));
     let answer = net.capture(1, 0);
     assert_eq!(header_of(&answer[0].1).ack.get(), 2);
     net.deliver(1, 0, &answer[0].1).unwrap();
@@ -312,17 +324,17 @@ fn lost_segment_is_retransmitted_with_a_new_header_only() {
     let core = &mut net.engines[0].core;
     let probe = core
         .enter(0)
-        .and_then(|(it, cx)| it.poll_segment_again(cx, first[0].0, CONTENT, false))
+        .and_then(|(it, cx)| it.segments.poll_segment_again(cx, first[0].0, CONTENT, false))
         .unwrap();
     assert_eq!((probe.token, probe.bytes, probe.is_last), (first[0].0, &again[0].1[..], true));
     net.acknowledge(0, 1, first[0].0);
     let core = &mut net.engines[0].core;
     assert!(
         core.enter(0)
-            .and_then(|(it, cx)| it.poll_segment_again(cx, first[0].0, CONTENT, false))
+            .and_then(|(it, cx)| it.segments.poll_segment_again(cx, first[0].0, CONTENT, false))
             .is_none()
     );
-    core.with(0, |it, cx| it.resend_all(cx, false));
+    core.with(0, |it, cx| it.segments.resend_all(cx, false));
     let sent = net.capture(0, 1);
     assert_eq!((sent.len(), header_of(&sent[0].1).frames.get()), (1, 0));
 }
@@ -440,7 +452,7 @@ fn oversized_segment_waits_without_blocking_others() {
     let mut net = Net::new(2, &config(), 1200, 1);
     net.send(flow(1), 1000, CompletionLevel::Inject);
     let long = net.capture(0, 1);
-    net.engines[0].core.with(0, |it, cx| it.set_segment_bytes(cx, CONTENT));
+    net.engines[0].core.with(0, |it, cx| it.segments.set_segment_bytes(cx, CONTENT));
     net.room_bytes = CONTENT;
     net.lose(0, 1, long[0].0);
     net.send(flow(2), 8, CompletionLevel::Inject);

@@ -191,6 +191,6 @@ fn invalid_ring_grants_are_bounded_by_sends() {
     // For no send.
     let nothing = Grant { send_operation: u64::MAX.into(), ..grant(0, 1, 1) };
     assert_eq!(handle_grant(core, slot, &nothing), Ok(()));
-    let control = core.session(slot).unwrap().control.front().copied();
+    let control = core.session(slot).unwrap().segments.control().front().copied();
     assert!(matches!(control, Some(ControlFrame::Refused(it)) if it.lane.get() == RING_LANE));
 }

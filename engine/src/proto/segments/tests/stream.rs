@@ -110,25 +110,25 @@ fn only_a_lost_stream_causes_retransmission() {
     net.send(flow(1), 5000, CompletionLevel::Inject);
     let core = &mut net.engines[0].core;
     let first = core.enter(0).and_then(|(it, cx)| it.poll_long(cx)).unwrap().0.to_vec();
-    core.with(0, |it, cx| it.resend_all(cx, true));
-    assert!(!core.session(0).is_some_and(Session::has_long));
-    core.with(0, |it, cx| it.resend_all(cx, false));
+    core.with(0, |it, cx| it.segments.resend_all(cx, true));
+    assert!(!core.session(0).is_some_and(|it| it.segments.has_long()));
+    core.with(0, |it, cx| it.segments.resend_all(cx, false));
     assert!(
-        core.session(0).is_some_and(Session::has_long)
-            && !core.session(0).is_some_and(Session::has_short)
+        core.session(0).is_some_and(|it| it.segments.has_long())
+            && !core.session(0).is_some_and(|it| it.segments.has_short())
     );
     let again = core.enter(0).and_then(|(it, cx)| it.poll_long(cx)).unwrap().0.to_vec();
     assert_eq!(first[SEGMENT_HEADER_BYTES..], again[SEGMENT_HEADER_BYTES..]);
-    core.with(0, |it, cx| it.resend_all(cx, false));
+    core.with(0, |it, cx| it.segments.resend_all(cx, false));
     // An acknowledgement of the first message makes the third send unnecessary.
     let receive = net.receive_of(flow(1), 5000);
     let there = &mut net.engines[1];
     there.core.handle_bytes(0, &first, 0, &mut there.memory).unwrap();
     assert!(net.end_of(1, receive).is_some());
-    net.engines[1].core.with(0, |it, cx| it.acknowledge_received(cx));
+    net.engines[1].core.with(0, |it, cx| it.segments.acknowledge_received(cx));
     let sent = net.capture(1, 0);
     net.deliver(1, 0, &sent[0].1).unwrap();
-    assert!(!net.engines[0].core.session(0).is_some_and(Session::has_long));
+    assert!(!net.engines[0].core.session(0).is_some_and(|it| it.segments.has_long()));
     assert!(net.engines[0].core.session(0).is_some_and(Session::is_settled));
     net.check_rest();
 }
@@ -170,7 +170,7 @@ fn stream_data_is_acked_when_the_missing_frame_arrives() {
     let other = net.capture(1, 0);
     assert_eq!((other.len(), header_of(&other[0].1).ack.get()), (1, 0));
     assert_eq!(
-        net.engines[1].core.session(0).map_or(0, Session::unacknowledged_bytes),
+        net.engines[1].core.session(0).map_or(0, |it| it.segments.unacknowledged_bytes()),
         0,
         "the segment acknowledges all"
     );
@@ -241,10 +241,13 @@ fn goodbye_is_answered_with_a_final_ack() {
     let goodbye = net.capture(0, 1);
     net.deliver(0, 1, &goodbye[0].1).unwrap();
     let there = &mut net.engines[1];
-    assert!(there.core.with(0, |it, _| it.take_final_ack()).unwrap().is_empty(), "it is not due");
+    assert!(
+        there.core.with(0, |it, _| it.segments.take_final_ack()).unwrap().is_empty(),
+        "it is not due"
+    );
     there.core.handle_bytes(0, &long, 0, &mut there.memory).unwrap();
     assert_eq!(there.core.sessions.at(0).unwrap().failure, Some(PeerFailure::Left));
-    let words = there.core.with(0, |it, _| it.take_final_ack()).unwrap();
+    let words = there.core.with(0, |it, _| it.segments.take_final_ack()).unwrap();
     assert_eq!((words.len(), header_of(&words).ack.get()), (SEGMENT_HEADER_BYTES, 2));
     let here = &mut net.engines[0];
     assert!(!here.core.session(0).is_some_and(Session::has_left));

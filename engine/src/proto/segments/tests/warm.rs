@@ -82,7 +82,7 @@ impl Wire {
             }
             for (at, (token, length, bytes)) in self.slots[..self.len].iter().enumerate().rev() {
                 if round == 0 && at % 3 == 0 {
-                    from.with(0, |it, cx| it.handle_segment_lost(cx, *token));
+                    from.with(0, |it, cx| it.segments.handle_segment_lost(cx, *token));
                     continue;
                 }
                 to.handle_lone_segment(0, &bytes[..*length], 0, counts).unwrap();
