@@ -43,9 +43,7 @@ impl Session {
     pub(super) fn want_connection(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
         if self.connection.want(now_ns) == Step::Connect {
             // All deadlines of a connection follow from a first attempt.
-            if !std::mem::replace(&mut self.is_timed, true) {
-                cx.shared.timed.push(cx.slot);
-            }
+            cx.add_work(Work::Deadline);
             cx.act(Action::Connect { session: cx.slot });
         }
     }
@@ -127,26 +125,26 @@ impl Core {
     /// Returns the earliest deadline of all connections. Costs nothing for those that are up or
     /// down.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
-        let timed = self.shared.timed.iter().filter_map(|&slot| self.sessions.at(slot as usize));
+        let timed = self.shared.ready.iter(Work::Deadline);
+        let timed = timed.filter_map(|slot| self.sessions.at(slot as usize));
         timed.filter_map(|session| session.connection.deadline_ns()).min()
     }
 
     /// Handles expired deadlines. Queues actions to close the attempts that timed out.
     pub(crate) fn handle_timeouts(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        let mut timed = std::mem::take(&mut self.shared.timed);
+        let mut timed = self.shared.ready.detach(Work::Deadline);
         timed.retain(|&slot| {
             if let Some(step) = self.with(slot, |it, cx| it.handle_timeout(cx, now_ns)) {
                 self.apply(slot, step, effects);
             }
-            let session = self.sessions.at_mut(slot as usize);
+            let session = self.sessions.at(slot as usize);
             let session = debug_assert_some!(session, "a session with a deadline exists");
-            session.is_some_and(|session| {
-                debug_assert!(session.is_timed, "a session in the list is marked");
-                session.is_timed = session.connection.deadline_ns().is_some();
-                session.is_timed
-            })
+            let stays = session.is_some_and(|it| it.connection.deadline_ns().is_some());
+            if !stays {
+                self.shared.ready.drop_detached(slot, Work::Deadline);
+            }
+            stays
         });
-        timed.append(&mut self.shared.timed);
-        self.shared.timed = timed;
+        self.shared.ready.reattach(Work::Deadline, timed);
     }
 }

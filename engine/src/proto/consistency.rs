@@ -1,6 +1,7 @@
 //! Relations between the owners of state, which simulations check as they go.
 
 use super::core::Core;
+use super::ready::Work;
 
 impl Core {
     /// Checks that all owners agree with themselves and with each other.
@@ -14,10 +15,9 @@ impl Core {
         shared.rendezvous.check(sessions);
         for (id, session) in sessions.iter() {
             let slot = id.index() as u32;
-            let timed = shared.timed.iter().filter(|&&it| it == slot).count();
-            assert_eq!(timed, usize::from(session.is_timed), "session {slot} is listed if marked");
             let has_deadline = session.connection.deadline_ns().is_some();
-            assert!(!has_deadline || session.is_timed, "session {slot} has a deadline, unlisted");
+            let is_timed = shared.ready.has(slot, Work::Deadline);
+            assert!(!has_deadline || is_timed, "session {slot} has a deadline, unlisted");
             let has_keys = session.keys.is_some() || session.engine == shared.engine;
             assert!(!session.is_connected() || has_keys, "session {slot} is connected, with keys");
         }

@@ -47,10 +47,6 @@ pub(super) struct SharedState {
     pub(super) actions: VecDeque<Action>,
     /// Sessions with work.
     pub(super) ready: Ready,
-    /// Sessions that owe an acknowledgement of what a stream or a ring carried, each once.
-    pub(super) owing_acks: Vec<u32>,
-    /// Sessions whose connection may have a deadline.
-    pub(super) timed: Vec<u32>,
     pub(super) counters: CoreCounters,
     pub(super) offers: Offers,
 }
@@ -79,8 +75,6 @@ impl SharedState {
             processes: Processes::default(),
             actions: VecDeque::new(),
             ready: Ready::default(),
-            owing_acks: Vec::new(),
-            timed: Vec::new(),
             counters: CoreCounters::default(),
             offers: Offers::default(),
             config,

@@ -20,13 +20,26 @@ pub(crate) enum Work {
     Piece,
     /// It may have granted ranges to send in datagrams.
     Data,
-    /// It grants more in datagrams when the peers of this engine have sent what was granted. The
-    /// last kind: it is no work until then ([`Ready::is_empty`]).
+    /// It grants more in datagrams when the peers of this engine have sent what was granted. This
+    /// and the following are no work until something happens ([`Ready::is_empty`]).
     AwaitWindow,
+    /// It owes an acknowledgement of what a stream or a ring carried, and may wait for a segment
+    /// that carries it.
+    Acknowledge,
+    /// Its connection may have a deadline.
+    Deadline,
 }
 
-const ALL: [Work; 6] =
-    [Work::Flush, Work::Stage, Work::Grant, Work::Piece, Work::Data, Work::AwaitWindow];
+const ALL: [Work; 8] = [
+    Work::Flush,
+    Work::Stage,
+    Work::Grant,
+    Work::Piece,
+    Work::Data,
+    Work::AwaitWindow,
+    Work::Acknowledge,
+    Work::Deadline,
+];
 const KINDS: usize = ALL.len();
 const _: () = {
     let mut index = 0;
@@ -34,7 +47,7 @@ const _: () = {
         assert!(ALL[index] as usize == index, "queues are in the order of the kinds");
         index += 1;
     }
-    assert!(Work::AwaitWindow as usize + 1 == KINDS, "what is no work now is last");
+    assert!(KINDS <= u8::BITS as usize, "each kind has a bit");
 };
 
 /// Entries that a queue may have for sessions that were removed, beside one for each that was not.
@@ -104,7 +117,7 @@ impl Ready {
     }
 
     #[inline]
-    fn has(&self, slot: u32, work: Work) -> bool {
+    pub(super) fn has(&self, slot: u32, work: Work) -> bool {
         self.kinds.get(slot as usize).is_some_and(|kinds| kinds & (1 << work as u8) != 0)
     }
 
@@ -175,6 +188,30 @@ impl Ready {
         } else if queue.order.len() > 2 * queue.count + STALE_MAX {
             self.compact(work);
         }
+    }
+
+    /// Returns the sessions with that work, in the order in which they were added.
+    pub(super) fn iter(&self, work: Work) -> impl Iterator<Item = u32> {
+        let order = self.queues[work as usize].order.iter().copied();
+        order.filter(move |&slot| self.has(slot, work))
+    }
+
+    /// Detaches the queue of a kind, for [`Self::reattach`]; its sessions count as having that
+    /// work. The caller visits each entry once; one with `false` from [`Self::has`] was removed.
+    pub(super) fn detach(&mut self, work: Work) -> VecDeque<u32> {
+        std::mem::take(&mut self.queues[work as usize].order)
+    }
+
+    /// Removes a session whose entry is in a detached queue: the caller drops that.
+    pub(super) fn drop_detached(&mut self, slot: u32, work: Work) {
+        self.unmark(slot, work);
+    }
+
+    /// Attaches a queue again, before sessions that were added meanwhile.
+    pub(super) fn reattach(&mut self, work: Work, mut order: VecDeque<u32>) {
+        let queue = &mut self.queues[work as usize].order;
+        order.append(queue);
+        *queue = order;
     }
 
     /// Drops the entries of removed sessions.

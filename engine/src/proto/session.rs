@@ -87,8 +87,6 @@ pub(crate) struct Session {
     pub(super) place: Option<Box<std::net::SocketAddr>>,
     /// State of the control lane's connection.
     pub(crate) connection: Connection,
-    /// It is in the list of sessions whose connection may have a deadline.
-    pub(super) is_timed: bool,
     /// Why it failed, while it has.
     pub(crate) failure: Option<PeerFailure>,
     /// A failure not yet reported to the owner, though completed sends may be lost.
@@ -160,7 +158,6 @@ impl Session {
             locators,
             place: None,
             connection: Connection::new(retry),
-            is_timed: false,
             failure: None,
             unreported: None,
             epoch: 0,

@@ -105,9 +105,6 @@ impl Core {
         debug_assert!(!session.is_connected() && session.lanes.is_empty(), "it is closed");
         self.shared.peers.remove_session(slot, &session);
         self.shared.ready.forget(slot);
-        for list in [&mut self.shared.timed, &mut self.shared.owing_acks] {
-            list.retain(|&other| other != slot);
-        }
         self.shared.lanes.forget(slot);
         self.shared.processes.forget(slot);
     }

@@ -46,13 +46,9 @@ impl Received {
         }
     }
 
-    /// Returns the receiving side of the session that follows, with this credit of its peer. What
-    /// outlives a session stays: whether it is in the list of those that owe an acknowledgement,
-    /// and when a message last arrived.
-    pub(super) fn successor(&mut self, seed: u64, credits: ReceiveCredits) -> Self {
-        let mut pending_ack = std::mem::take(&mut self.pending_ack);
-        pending_ack.clear();
-        Self { pending_ack, message_ns: self.message_ns, ..Self::new(seed, credits) }
+    /// Returns the receiving side of the session that follows, with this credit of its peer.
+    pub(super) fn successor(&self, seed: u64, credits: ReceiveCredits) -> Self {
+        Self { message_ns: self.message_ns, ..Self::new(seed, credits) }
     }
 
     /// Returns the first missing frame, which is the cumulative acknowledgement.

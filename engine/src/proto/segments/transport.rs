@@ -69,8 +69,6 @@ pub(super) struct PendingAck {
     /// Turns since the last segment.
     turns: u16,
     transport: Transport,
-    /// The session is in the list of those that owe an acknowledgement.
-    is_listed: bool,
 }
 
 impl PendingAck {
@@ -82,9 +80,9 @@ impl PendingAck {
         (std::mem::take(&mut self.bytes) > 0).then_some(self.end)
     }
 
-    /// Notes a segment of `length` bytes. Returns whether the session must be listed.
+    /// Notes a segment of `length` bytes.
     #[inline]
-    fn note(&mut self, transport: Transport, end: u32, length: usize, now_ns: u64) -> bool {
+    fn note(&mut self, transport: Transport, end: u32, length: usize, now_ns: u64) {
         if self.bytes == 0 {
             self.since_ns = now_ns;
         }
@@ -94,7 +92,6 @@ impl PendingAck {
         self.bytes = self.bytes.saturating_add(length as u32);
         self.segments = self.segments.saturating_add(1);
         (self.turns, self.transport) = (0, transport);
-        !std::mem::replace(&mut self.is_listed, true)
     }
 
     /// Returns whether enough was received for an acknowledgement of its own.
@@ -130,16 +127,12 @@ impl Segments {
         let end = header.first_frame.get().wrapping_add(header.frames.get().into());
         let length = SEGMENT_HEADER_BYTES + length;
         let pending = self.received.pending_ack_mut();
-        let is_new = pending.note(transport, end, length, now_ns);
+        pending.note(transport, end, length, now_ns);
         if pending.is_much() {
             // Handling this segment stages what is due.
             self.ask_to_acknowledge();
         }
-        if is_new {
-            let owing = &mut cx.shared.owing_acks;
-            debug_assert!(!owing.contains(&cx.slot), "a session is listed once");
-            owing.push(cx.slot);
-        }
+        cx.add_work(Work::Acknowledge);
     }
 
     /// Returns the bytes received from such a transport since the last transmission.
@@ -174,28 +167,32 @@ impl Core {
     /// any.
     #[inline]
     pub(crate) fn poll_acknowledgements(&mut self, now_ns: u64, is_last: bool) -> bool {
-        !self.shared.owing_acks.is_empty() && self.acknowledge_due(now_ns, is_last)
+        self.shared.ready.len(Work::Acknowledge) > 0 && self.acknowledge_due(now_ns, is_last)
     }
 
     fn acknowledge_due(&mut self, now_ns: u64, is_last: bool) -> bool {
-        let (mut index, mut happened) = (0, false);
-        while let Some(&slot) = self.shared.owing_acks.get(index) {
-            let session = self.sessions.at_mut(slot as usize);
-            if let Some(session) = session {
+        let mut happened = false;
+        let Self { sessions, shared } = self;
+        let mut owing = shared.ready.detach(Work::Acknowledge);
+        owing.retain(|&slot| {
+            if !shared.ready.has(slot, Work::Acknowledge) {
+                return false;
+            }
+            if let Some(session) = sessions.at_mut(slot as usize) {
                 let segments = &mut session.segments;
                 let pending = segments.received.pending_ack_mut();
                 if pending.bytes > 0 && !is_last && !pending.is_due_after_turn(now_ns) {
-                    index += 1;
-                    continue;
+                    return true;
                 }
-                pending.is_listed = false;
                 if segments.ask_to_acknowledge() {
-                    self.shared.ready.add(slot, Work::Flush);
+                    shared.ready.add(slot, Work::Flush);
                     happened = true;
                 }
             }
-            self.shared.owing_acks.swap_remove(index);
-        }
+            shared.ready.drop_detached(slot, Work::Acknowledge);
+            false
+        });
+        shared.ready.reattach(Work::Acknowledge, owing);
         happened
     }
 }
@@ -215,7 +212,7 @@ mod tests {
         for transport in [Transport::Stream, Transport::Ring] {
             let policy = transport.ack_policy();
             let mut pending = PendingAck::default();
-            assert!(pending.note(transport, 5, 100, 0));
+            pending.note(transport, 5, 100, 0);
             assert_eq!(turns_until_due(&mut pending, 1), Some(u64::from(policy.quiet_turns) + 1));
             let mut pending = PendingAck::default();
             pending.note(transport, 5, 100, 0);
@@ -227,10 +224,10 @@ mod tests {
     fn a_segment_begins_the_quiet_turns_anew_but_not_the_delay() {
         let policy = Transport::Ring.ack_policy();
         let mut pending = PendingAck::default();
-        assert!(pending.note(Transport::Ring, 5, 10, 1000));
+        pending.note(Transport::Ring, 5, 10, 1000);
         for turn in 0..2 * u64::from(policy.quiet_turns) {
             assert!(!pending.is_due_after_turn(1000 + turn));
-            assert!(!pending.note(Transport::Ring, 6, 10, 1000 + turn), "it is listed once");
+            pending.note(Transport::Ring, 6, 10, 1000 + turn);
         }
         assert!(pending.is_due_after_turn(1000 + policy.delay_ns));
     }
