@@ -89,6 +89,9 @@ impl Session {
             return false;
         }
         let segments = &mut self.segments;
+        if !segments.is_open() {
+            return true;
+        }
         let (epoch, end) = match fence.mark {
             Some(mark) => mark,
             None => {

@@ -235,6 +235,9 @@ impl Session {
     pub(super) fn whole_max(&self, config: &Config, header: usize) -> (u64, u64) {
         let eager = u64::from(config.eager_limit).min(LONG_PAYLOAD_BYTES as u64);
         let segments = &self.segments;
+        if !segments.is_open() {
+            return (0, 0);
+        }
         let short = (segments.frame_bytes_max() - header) as u64;
         (short, if segments.protocol().goes_by_stream() { eager.max(short) } else { short })
     }

@@ -48,8 +48,10 @@ impl Session {
     pub(crate) fn set_cma(&mut self, mut cx: Cx<'_>, has_cma: bool) {
         // Sessions with checksums need them on memory copies too, and CMA has none.
         let has_cma = has_cma && !self.segments.has_checksums();
-        let segments = &mut self.segments;
-        segments.set_cma(has_cma, &cx.shared.config);
+        if !self.segments.is_open() {
+            return;
+        }
+        self.segments.set_cma(has_cma, &cx.shared.config);
         if self.has_waiting() {
             // Waiting sends may have another transport now.
             cx.add_work(Work::Stage);
