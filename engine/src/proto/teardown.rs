@@ -185,7 +185,7 @@ impl Core {
         let name = self.name_of(remote);
         self.with(slot, |it, mut cx| {
             it.forget_waiting(&mut cx, id);
-            it.forget_pull(&mut cx, id);
+            it.release_granted(&mut cx, id);
         });
         let slice_of = self.remove_operation(id).and_then(|ended| ended.slice_of);
         let ended = cause.clone().ended(name);
@@ -235,6 +235,6 @@ impl Session {
         if let Some(one_sided) = self.one_sided.as_deref_mut() {
             one_sided.forget(id);
         }
-        self.rendezvous.forget(id);
+        self.rendezvous.stop_granting(id);
     }
 }

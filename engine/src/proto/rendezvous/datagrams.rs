@@ -1,10 +1,9 @@
 //! Bulk data in datagrams, for sessions that need no bulk lane.
 //!
-//! The receiver grants ranges as usual ([`super`]), but on the lane of datagrams
-//! ([`DATAGRAM_LANE`]). Granted ranges arrive as DATA frames, in segments of their own, which are
-//! sent after those of messages and retransmitted like them. So a range depends on no lane that
-//! could fail, is granted once, and its bytes are copied from the datagram directly to the
-//! receive's memory.
+//! The receiver grants ranges as usual ([`super`]), but on no lane. Granted ranges arrive as DATA
+//! frames, in segments of their own, which are sent after those of messages and retransmitted like
+//! them. So a range depends on no lane that could fail, is granted once, and its bytes are copied
+//! from the datagram directly to the receive's memory.
 //!
 //! ```text
 //!  grant                        a session below the horizon, with space at the receiver
@@ -26,13 +25,13 @@ use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::hint::Hint;
 use super::super::lanes::lane::{GRANTED_MAX, Outgoing, place_behind};
-use super::super::operation::{Operation, OperationState};
+use super::super::operation::{Operation, Pulling};
 use super::super::operations::Operations;
 use super::super::ready::Work;
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
-use crate::wire::data::{DATA_HEADER_BYTES, DATAGRAM_LANE};
-use crate::wire::{CHUNK_BYTES_MAX, Data, FrameError, Grant, frame};
+use crate::wire::data::DATA_HEADER_BYTES;
+use crate::wire::{CHUNK_BYTES_MAX, Data, FrameError, Grant, GrantOver, frame};
 
 /// Segments of bulk data that wait for their first transmission: as many as one turn sends.
 /// Messages staged later are sent before them.
@@ -100,12 +99,12 @@ impl Session {
     pub(super) fn may_pull(&self, cx: &mut Cx<'_>, chunk: u64, horizon: u64) -> bool {
         let is_full =
             cx.shared.rendezvous.pulled_bytes + chunk > cx.shared.config.datagram_window_bytes;
-        let bulk = debug_assert_some!(&self.rendezvous.datagrams, "it pulls by datagrams");
-        let Some(bulk) = bulk else { return false };
-        if bulk.pulled_bytes >= horizon.max(1) {
+        let datagrams = debug_assert_some!(&self.rendezvous.datagrams, "it pulls by datagrams");
+        let Some(datagrams) = datagrams else { return false };
+        if datagrams.pulled_bytes >= horizon.max(1) {
             return false;
         }
-        if !is_full || bulk.pulled_bytes == 0 {
+        if !is_full || datagrams.pulled_bytes == 0 {
             return true;
         }
         if self.rendezvous.queue.has_first() {
@@ -124,37 +123,27 @@ impl Session {
         send_operation: u64,
         (offset, length): (u64, u32),
     ) {
-        let bulk = debug_assert_some!(&mut self.rendezvous.datagrams, "it pulls by datagrams");
-        let Some(bulk) = bulk else { return };
-        bulk.pulled_bytes += u64::from(length);
+        let datagrams = debug_assert_some!(&mut self.rendezvous.datagrams, "it pulls by datagrams");
+        let Some(datagrams) = datagrams else { return };
+        datagrams.pulled_bytes += u64::from(length);
         cx.shared.rendezvous.pulled_bytes += u64::from(length);
         debug_assert!(
-            bulk.pulled_bytes <= cx.shared.rendezvous.pulled_bytes,
+            datagrams.pulled_bytes <= cx.shared.rendezvous.pulled_bytes,
             "the total is that of all sessions"
         );
-        let grant = Grant {
-            kind: frame::KIND_GRANT,
-            eager_class: 0,
-            reserved: 0.into(),
-            lane: DATAGRAM_LANE.into(),
-            send_operation: send_operation.into(),
-            receive_operation: id.to_u64().into(),
-            offset: offset.into(),
-            length: length.into(),
-            chunk: 0.into(),
-        };
+        let grant = Grant::new(GrantOver::Datagrams, send_operation, id.to_u64(), (offset, length));
         self.send_control(cx, ControlFrame::Grant(grant));
     }
 
     /// Subtracts bytes that were granted and have arrived, or never will.
     pub(super) fn note_pulled(&mut self, cx: &mut Cx<'_>, bytes: u64) {
         // Lanes may have carried them.
-        let Some(bulk) = &mut self.rendezvous.datagrams else { return };
-        debug_assert!(bytes <= bulk.pulled_bytes, "no more arrives than was granted");
-        bulk.pulled_bytes -= bytes;
+        let Some(datagrams) = &mut self.rendezvous.datagrams else { return };
+        debug_assert!(bytes <= datagrams.pulled_bytes, "no more arrives than was granted");
+        datagrams.pulled_bytes -= bytes;
         cx.shared.rendezvous.pulled_bytes -= bytes;
         debug_assert!(
-            bulk.pulled_bytes <= cx.shared.rendezvous.pulled_bytes,
+            datagrams.pulled_bytes <= cx.shared.rendezvous.pulled_bytes,
             "the total is that of all sessions"
         );
         cx.wake_pulls();
@@ -164,9 +153,8 @@ impl Session {
     }
 
     /// Ends the grants of a receive, complete or not: missing bytes are no longer expected.
-    pub(in crate::proto) fn forget_pull(&mut self, cx: &mut Cx<'_>, id: Id) {
-        let found = cx.shared.operations.get_mut(id).map(|operation| &mut operation.state);
-        let Some(OperationState::Pulling(pulling)) = found else { return };
+    pub(in crate::proto) fn release_granted(&mut self, cx: &mut Cx<'_>, id: Id) {
+        let Some((pulling, _)) = cx.shared.operations.pulling(cx.slot, id) else { return };
         // CMA reads were never granted, and ring pieces do not arrive in datagrams.
         let missing = pulling.granted.saturating_sub(pulling.arrived);
         let missing = if pulling.ring.is_some() { 0 } else { missing };
@@ -189,18 +177,14 @@ impl Session {
         let end = offset.checked_add(length).filter(|_| length > 0);
         let end = end.ok_or_else(|| bad(data, "range overflows"))?;
         let id = Id::from_u64(data.receive_operation.get());
-        let found = cx.shared.operations.get_mut(id).filter(|found| found.session == cx.slot);
-        let pulling = match found.map(|found| &mut found.state) {
-            // A chunk of an earlier session that failed may still be written by the kernel.
-            Some(OperationState::Pulling(pulling))
-                if pulling.failed.is_none() && pulling.targeted == 0 && pulling.ring.is_none() =>
-            {
-                pulling
-            }
-            _ => {
-                cx.shared.counters.stale_frames += 1;
-                return Ok(None);
-            }
+        let found = cx.shared.operations.pulling(cx.slot, id).map(|(pulling, _)| pulling);
+        // A chunk of an earlier session that failed may still be written by the kernel.
+        let takes = |it: &&mut Pulling| {
+            it.failed.is_none() && it.targeted == 0 && it.ring.is_none()
+        };
+        let Some(pulling) = found.filter(takes) else {
+            cx.shared.counters.stale_frames += 1;
+            return Ok(None);
         };
         if end > pulling.granted {
             return Err(bad(data, "range was not granted"));
@@ -227,8 +211,8 @@ impl Cx<'_> {
     }
 
     /// Releases what a session that ends has granted.
-    pub(super) fn end_datagrams(&mut self, bulk: &InDatagrams) {
-        self.shared.rendezvous.pulled_bytes -= bulk.pulled_bytes;
+    pub(super) fn end_datagrams(&mut self, datagrams: &InDatagrams) {
+        self.shared.rendezvous.pulled_bytes -= datagrams.pulled_bytes;
         self.remove_work(Work::AwaitWindow);
         self.remove_work(Work::Data);
         self.wake_pulls();
@@ -245,28 +229,26 @@ impl Session {
         cx: &mut Cx<'_>,
         grant: &Grant,
     ) -> Result<(), FrameError> {
-        let (offset, length) = (grant.offset.get(), grant.length.get());
-        let Some(bulk) = &mut self.rendezvous.datagrams else {
-            return Err(FrameError::BadGrant { offset, length, message: 0 });
-        };
+        let Some(datagrams) = &mut self.rendezvous.datagrams else { return Err(grant.error(0)) };
         let id = Id::from_u64(grant.send_operation.get());
         let receive_operation = grant.receive_operation.get();
         let Some((serving, message, hint)) = cx.shared.operations.serving(cx.slot, id) else {
-            self.refuse_grant(cx, DATAGRAM_LANE, receive_operation);
+            self.refuse_grant(cx, GrantOver::Datagrams, receive_operation);
             return Ok(());
         };
-        let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= message);
+        grant.check_range(message, CHUNK_BYTES_MAX)?;
+        let (offset, length) = (grant.offset.get(), grant.length.get());
         serving.granted = serving.granted.saturating_add(u64::from(length));
         // Ranges are granted only once, since granted ranges are retransmitted until received.
-        if !fits || length == 0 || length > CHUNK_BYTES_MAX || serving.granted > message {
-            return Err(FrameError::BadGrant { offset, length, message });
+        if serving.granted > message {
+            return Err(grant.error(message));
         }
-        if bulk.granted.len() >= GRANTED_MAX {
-            return Err(FrameError::AnswersWait(bulk.granted.len()));
+        if datagrams.granted.len() >= GRANTED_MAX {
+            return Err(FrameError::AnswersWait(datagrams.granted.len()));
         }
         let range = Outgoing { operation: id, receive_operation, offset, length, chunk: 0 };
-        let at = place_of(&bulk.granted, &cx.shared.operations, hint);
-        bulk.granted.insert(at, range);
+        let at = place_of(&datagrams.granted, &cx.shared.operations, hint);
+        datagrams.granted.insert(at, range);
         cx.add_work(Work::Data);
         Ok(())
     }
@@ -274,7 +256,7 @@ impl Session {
     /// Stages more data, if ranges are granted: there may be space for it.
     #[inline]
     pub(in crate::proto) fn stage_data_later(&self, cx: &mut Cx<'_>) {
-        if self.rendezvous.datagrams.as_ref().is_some_and(|bulk| !bulk.granted.is_empty()) {
+        if self.rendezvous.datagrams.as_ref().is_some_and(|it| !it.granted.is_empty()) {
             cx.add_work(Work::Data);
         }
     }
@@ -283,13 +265,13 @@ impl Session {
     /// and the length. `None`: there is no space, or nothing is granted.
     fn push_data(&mut self, cx: &mut Cx<'_>) -> Option<(Id, u64, Id, usize)> {
         loop {
-            let bulk = self.rendezvous.datagrams.as_mut()?;
-            let front = bulk.granted.front_mut()?;
+            let datagrams = self.rendezvous.datagrams.as_mut()?;
+            let front = datagrams.granted.front_mut()?;
             let range = *front;
             if !cx.shared.operations.get(range.operation).is_some_and(Operation::serves) {
                 // The send has ended: its receiver abandoned it, or it failed.
-                bulk.granted.pop_front();
-                self.refuse_grant(cx, DATAGRAM_LANE, range.receive_operation);
+                datagrams.granted.pop_front();
+                self.refuse_grant(cx, GrantOver::Datagrams, range.receive_operation);
                 continue;
             }
             let segments = self.segments.as_deref_mut();
@@ -305,7 +287,7 @@ impl Session {
             front.offset += length as u64;
             front.length -= length as u32;
             if front.length == 0 {
-                bulk.granted.pop_front();
+                datagrams.granted.pop_front();
             }
             let header = Data {
                 kind: frame::KIND_DATA,

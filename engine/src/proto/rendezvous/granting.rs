@@ -10,7 +10,7 @@ use super::super::rails::shares::RailUse;
 use super::super::ready::Work;
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
-use crate::wire::{CHUNK_BYTES_MAX, Grant, frame};
+use crate::wire::{CHUNK_BYTES_MAX, Grant, GrantOver};
 
 /// Messages that arrived within this time make chunks short.
 const BUSY_NS: u64 = 1_000_000;
@@ -129,16 +129,10 @@ impl Session {
         bulk.is_refilling = !is_last;
         let number = bulk.number;
         cx.shared.lanes.mark_runnable(lane);
+        let over = GrantOver::Lane { lane: number, chunk };
         let grant = Grant {
-            kind: frame::KIND_GRANT,
             eager_class: self.eager_limit.class(),
-            reserved: 0.into(),
-            lane: number.into(),
-            send_operation: send_operation.into(),
-            receive_operation: id.to_u64().into(),
-            offset: offset.into(),
-            length: length.into(),
-            chunk: chunk.into(),
+            ..Grant::new(over, send_operation, id.to_u64(), (offset, length))
         };
         self.send_control(cx, ControlFrame::Grant(grant));
         true

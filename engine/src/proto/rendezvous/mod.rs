@@ -41,10 +41,8 @@ use super::session::{ControlFrame, Session};
 use super::table::Id;
 #[cfg(any(test, feature = "sim"))]
 use super::table::Table;
-use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
-use crate::wire::piece::RING_LANE;
-use crate::wire::{CmaSource, Done, FrameError, Grant};
+use crate::wire::{CmaSource, Done, FrameError, Grant, GrantOver, Refused};
 
 use self::datagrams::InDatagrams;
 use self::queue::PullQueue;
@@ -184,7 +182,7 @@ impl SessionRendezvous {
     }
 
     /// Grants no more of a receive.
-    pub(super) fn forget(&mut self, id: Id) {
+    pub(super) fn stop_granting(&mut self, id: Id) {
         self.queue.retain(|pull| pull != id);
         self.missing.retain(|&(pull, ..)| pull != id);
     }
@@ -227,19 +225,19 @@ impl Session {
         cx: &mut Cx<'_>,
         grant: &Grant,
     ) -> Result<(), FrameError> {
-        match grant.lane.get() {
-            DATAGRAM_LANE => self.handle_datagram_grant(cx, grant),
-            RING_LANE => self.handle_ring_grant(cx, grant),
-            _ => self.handle_lane_grant(cx, grant),
+        match grant.over() {
+            GrantOver::Datagrams => self.handle_datagram_grant(cx, grant),
+            GrantOver::Ring(ring) => self.handle_ring_grant(cx, grant, ring),
+            GrantOver::Lane { lane, .. } => self.handle_lane_grant(cx, grant, lane),
         }
     }
 
-    /// Refuses a grant of the peer for a send that has ended: `lane` will not carry the range.
+    /// Refuses a grant of the peer for a send that has ended.
     ///
     /// RR-RDV-5.
-    fn refuse_grant(&mut self, cx: &mut Cx<'_>, lane: u32, receive_operation: u64) {
+    fn refuse_grant(&mut self, cx: &mut Cx<'_>, over: GrantOver, receive_operation: u64) {
         cx.shared.counters.stale_frames += 1;
-        self.send_control(cx, ControlFrame::refused(lane, receive_operation));
+        self.send_control(cx, ControlFrame::Refused(Refused::new(over, receive_operation)));
     }
 }
 

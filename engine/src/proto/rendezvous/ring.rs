@@ -5,7 +5,7 @@
 //!  sender                                    receiver
 //!    │ RTS(envelope, length, first bytes)       │
 //!    ├─────────────────────────────────────────>│ match
-//!    │             GRANT(RING_LANE, ring, range)│ all remaining bytes
+//!    │             GRANT(ring, range)           │ all remaining bytes
 //!    │<─────────────────────────────────────────┤
 //!    │ piece, piece, ... as space permits       │
 //!    ├──────────────── ring ───────────────────>│ each copied to its offset
@@ -35,8 +35,8 @@ use super::super::ready::Work;
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
 use super::queue::Class;
-use crate::wire::piece::{PieceHeader, RING_LANE};
-use crate::wire::{FrameError, Grant, frame};
+use crate::wire::piece::PieceHeader;
+use crate::wire::{FrameError, Grant, GrantOver};
 
 /// Maximum range of one grant, in bytes: a grant has four for its length.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
@@ -204,17 +204,9 @@ impl Session {
         let most = if rare!("a grant of one byte by a ring", 10) { 1 } else { RANGE_BYTES_MAX };
         let length = (pulling.wanted - pulling.granted).min(most);
         let offset = pulling.grant(length);
-        let grant = Grant {
-            kind: frame::KIND_GRANT,
-            eager_class: 0,
-            reserved: 0.into(),
-            lane: RING_LANE.into(),
-            send_operation: pulling.send_operation.into(),
-            receive_operation: id.to_u64().into(),
-            offset: offset.into(),
-            length: (length as u32).into(),
-            chunk: ring.into(),
-        };
+        let range = (offset, length as u32);
+        let grant =
+            Grant::new(GrantOver::Ring(ring), pulling.send_operation, id.to_u64(), range);
         self.send_control(cx, ControlFrame::Grant(grant));
     }
 
@@ -279,23 +271,23 @@ impl Session {
         &mut self,
         cx: &mut Cx<'_>,
         grant: &Grant,
+        ring: u32,
     ) -> Result<(), FrameError> {
-        let (offset, length) = (grant.offset.get(), grant.length.get());
         let id = Id::from_u64(grant.send_operation.get());
         let receive_operation = grant.receive_operation.get();
         let Some((serving, message, hint)) = cx.shared.operations.serving(cx.slot, id) else {
-            self.refuse_grant(cx, RING_LANE, receive_operation);
+            self.refuse_grant(cx, GrantOver::Ring(ring), receive_operation);
             return Ok(());
         };
-        let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= message);
+        grant.check_range(message, u32::MAX)?;
         // The next range is granted when this one has arrived.
-        if !fits || length == 0 || std::mem::replace(&mut serving.is_asked_by_ring, true) {
-            return Err(FrameError::BadGrant { offset, length, message });
+        if std::mem::replace(&mut serving.is_asked_by_ring, true) {
+            return Err(grant.error(message));
         }
         if !self.has_datagrams() {
-            return Err(FrameError::BadGrant { offset, length, message: 0 });
+            return Err(grant.error(0));
         }
-        let ring = grant.chunk.get();
+        let (offset, length) = (grant.offset.get(), grant.length.get());
         let range = Outgoing { operation: id, receive_operation, offset, length, chunk: ring };
         let state = &mut *self.rendezvous.ring;
         if state.ring == Some(ring) {
@@ -323,7 +315,7 @@ impl Session {
             if !cx.shared.operations.get(operation).is_some_and(Operation::serves) {
                 // The send has ended: its receiver abandoned it, or it failed.
                 state.pop();
-                self.refuse_grant(&mut cx, RING_LANE, receive_operation);
+                self.refuse_grant(&mut cx, GrantOver::Ring(chunk), receive_operation);
                 continue;
             }
             let header = PieceHeader {
