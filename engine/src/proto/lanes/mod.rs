@@ -105,7 +105,7 @@ impl Session {
         let Some(path) = self.path_without_lane(cx, now_ns) else { return };
         if self.connection.is_initiator() {
             self.open_missing_lanes(cx, now_ns);
-        } else if !self.lanes_requested && !self.pulls_by_datagram() {
+        } else if !self.lanes_requested && !self.rendezvous.is_in_datagrams() {
             self.rails.rest(path as u8, now_ns);
             self.lanes_requested = true;
             self.send_control(cx, ControlFrame::lanes_wanted());

@@ -8,10 +8,11 @@ use super::super::core::Core;
 use super::super::data_bytes::DataBytes;
 use super::super::effects::{Arrival, CompletionLevel, Effects, Ended};
 use super::super::hint::Hint;
-use super::super::operation::{Cause, Operation, OperationState, Serving};
+use super::super::operation::{Cause, Operation, OperationState};
 use super::super::receive::LongMatch;
 use super::super::regions::Refusal;
 use super::super::rendezvous::Offered;
+use super::super::rendezvous::serving::Serving;
 use super::super::segments::segment::LONG_PAYLOAD_BYTES;
 use super::super::segments::stage_put;
 use super::super::send::{SendRefusal, Staged};
@@ -355,7 +356,7 @@ impl Session {
         } else {
             operation.role = role;
             operation.state = match is_pulled {
-                true => OperationState::Serving(Serving { has_source, ..Serving::default() }),
+                true => OperationState::Serving(Serving::new(has_source)),
                 false => OperationState::AwaitReply { bytes: reply_bytes.unwrap_or(0) },
             };
         }
@@ -387,7 +388,7 @@ impl Session {
         let ended = match (&mut operation.state, refusal) {
             (OperationState::Serving(serving), refusal) if operation.role == Role::LongPut => {
                 let Some(refusal) = refusal else { return Ok(None) };
-                serving.failed.get_or_insert(Cause::Refused(refusal));
+                serving.fail(Cause::Refused(refusal));
                 return Ok(Some(id));
             }
             (OperationState::AwaitReply { .. }, Some(refusal)) => {

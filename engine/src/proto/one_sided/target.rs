@@ -5,10 +5,11 @@ use zerocopy::IntoBytes;
 use super::super::context::{Cx, SharedState};
 use super::super::effects::{Arrival, Effects};
 use super::super::hint::Hint;
-use super::super::operation::{NO_REMOTE, Operation, OperationState, Serving};
+use super::super::operation::{NO_REMOTE, Operation, OperationState};
 use super::super::receive::{LongMatch, LongMatched};
 use super::super::regions::{Access, Granted, Refusal, Regions};
 use super::super::rendezvous::Offered;
+use super::super::rendezvous::serving::Serving;
 use super::super::segments::segment::SegmentPool;
 use super::super::segments::window::is_before;
 use super::super::send::Staged;
@@ -312,7 +313,7 @@ impl Session {
         if is_whole {
             self.remove_operation(&mut cx, id);
         } else if let Some(operation) = cx.shared.operations.get_mut(id) {
-            operation.state = OperationState::Serving(Serving { has_source, ..Serving::default() });
+            operation.state = OperationState::Serving(Serving::new(has_source));
         }
         let Some(segment) = cx.shared.pool.get_mut(segment) else { return Staged::Blocked };
         let room = segment.newest(payload);

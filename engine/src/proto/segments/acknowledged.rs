@@ -134,7 +134,7 @@ impl Session {
         if self.has_waiting() {
             cx.add_work(Work::Stage);
         }
-        self.stage_data_later(cx);
+        self.rendezvous.stage_data_later(cx);
         let is_due = self.segments.as_deref().is_some_and(|it| it.update_due);
         if is_due || !self.control.is_empty() {
             cx.add_work(Work::Flush);

@@ -283,7 +283,7 @@ impl Session {
             if self.has_waiting() {
                 cx.add_work(Work::Stage);
             }
-            self.stage_data_later(&mut cx);
+            self.rendezvous.stage_data_later(&mut cx);
         }
         let segments = self.segments.as_deref_mut()?;
         let pool = &mut cx.shared.pool;

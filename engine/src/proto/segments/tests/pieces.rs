@@ -27,7 +27,7 @@ fn handle_piece(
     header: &PieceHeader,
     length: usize,
 ) -> Result<Option<PieceReceive>, FrameError> {
-    core.with(slot, |it, cx| it.handle_piece(cx, header, length)).unwrap()
+    core.with(slot, |_, mut cx| cx.handle_piece(header, length)).unwrap()
 }
 
 fn handle_grant(core: &mut Core, slot: u32, grant: &Grant) -> Result<(), FrameError> {
