@@ -20,8 +20,8 @@ use super::one_sided::SessionOneSided;
 use super::peers::{PeerTable, SessionRemotes};
 use super::question::Questions;
 use super::ready::Work;
+use super::segments::PendingAck;
 use super::segments::uncommon::Uncommon;
-use super::segments::{PendingAck, PullMethod};
 use super::table::Id;
 pub(crate) use super::teardown::Sequel;
 use crate::wire::FrameError;
@@ -120,8 +120,8 @@ pub(crate) struct Session {
     pub(crate) control: LateQueue<ControlFrame>,
     /// Sends that wait for the connection, for credit or for space, in order.
     pub(crate) waiting: VecDeque<Id>,
-    /// One-sided state, allocated with the first operation.
-    pub(super) one_sided: Option<Box<SessionOneSided>>,
+    /// Operations on memory, of both sides.
+    pub(super) one_sided: SessionOneSided,
     /// Of these, fenced ones, and what they wait for.
     pub(super) fences: LateQueue<super::fence::Fence>,
     pub(crate) envelope_credit: SendCredit,
@@ -202,7 +202,7 @@ impl Session {
             remotes: SessionRemotes::default(),
             control: LateQueue::default(),
             waiting: VecDeque::new(),
-            one_sided: None,
+            one_sided: SessionOneSided::default(),
             fences: LateQueue::default(),
             envelope_credit: SendCredit::default(),
             byte_credit: SendCredit::default(),
@@ -234,12 +234,6 @@ impl Session {
             segments: None,
             rails: super::rails::Rails::default(),
         }
-    }
-
-    /// Returns whether the RTS carries the address for CMA reads of `length` bytes.
-    pub(super) fn offers_source(&self, length: u64) -> bool {
-        let method = self.segments.as_deref().map(|it| it.protocol().pull_method(length));
-        method == Some(PullMethod::Memory)
     }
 
     /// Returns whether the session is established.
@@ -329,9 +323,7 @@ impl Session {
     ///
     /// RR-CREDIT-3.
     pub(crate) fn push_control(&mut self, control: ControlFrame) {
-        if let (ControlFrame::Reply(_), Some(it)) = (&control, &mut self.one_sided) {
-            it.note_answer();
-        }
+        self.one_sided.note_queued(&control);
         self.control.push_back(control);
         self.add_uncommon(Uncommon::CONTROL);
     }

@@ -61,7 +61,7 @@ impl Core {
             session.waiting.clear();
             session.fences.clear();
         }
-        session.one_sided = None;
+        session.one_sided.end();
         let lanes = std::mem::take(&mut session.lanes);
         let remotes: Vec<u32> = session.remotes.iter().collect();
         for lane in lanes {
@@ -224,9 +224,7 @@ impl Session {
                 cx.add_work(Work::Stage);
             }
         }
-        if let Some(one_sided) = self.one_sided.as_deref_mut() {
-            one_sided.forget(id);
-        }
+        self.one_sided.remove_waiting(id);
         self.rendezvous.stop_granting(id);
     }
 }

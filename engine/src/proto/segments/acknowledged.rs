@@ -82,7 +82,7 @@ impl Session {
     ) {
         // Usually only memory is released.
         let is_plain = self.is_free_of(Uncommon::ACKNOWLEDGED)
-            && !self.has_ready_operations()
+            && !self.one_sided.has_ready()
             && shortcut!("acknowledged segments that only hold memory");
         let Some(segments) = self.segments.as_deref_mut() else { return };
         let pool = &mut cx.shared.pool;

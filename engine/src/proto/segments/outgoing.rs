@@ -3,7 +3,6 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::context::Cx;
-use super::super::one_sided::SessionOneSided;
 use super::super::packet;
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
@@ -268,7 +267,7 @@ impl Session {
                 break;
             }
             self.control.pop_front();
-            SessionOneSided::note_reply_staged(&mut self.one_sided, &control);
+            self.one_sided.note_staged(&control);
         }
         let is_stream = room_bytes == usize::MAX;
         let pool = &mut cx.shared.pool;
@@ -321,7 +320,7 @@ impl Session {
     #[inline(always)]
     pub(crate) fn lone_segment<'a>(&'a mut self, cx: Cx<'a>) -> Option<Lone<'a>> {
         let is_lone = self.is_free_of(Uncommon::SENDING)
-            && !self.has_ready_operations()
+            && !self.one_sided.has_ready()
             && shortcut!("a single segment");
         let open = self.segments.as_deref()?.open;
         let OpenSegment { id, .. } = open.filter(|_| is_lone)?;
