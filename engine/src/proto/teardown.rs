@@ -190,6 +190,8 @@ impl Core {
         let found = self.shared.operations.get(id).filter(|operation| operation.session == slot);
         if found.is_some_and(Operation::pulls) {
             self.fail_operation(id, &Cause::Peer(PeerFailure::Left), effects);
+        } else {
+            self.shared.counters.stale_frames += 1;
         }
     }
 }

@@ -85,11 +85,14 @@ fn name(script: &mut Script<'_>, names: &[u64]) -> u64 {
 /// Returns what carries a range: usually a lane, which may not exist.
 fn over(script: &mut Script<'_>, lanes: &[u32]) -> GrantOver {
     let chunk = u32::from(script.byte() % 4);
-    match u32::from(script.byte() % 16) {
-        14 => GrantOver::Datagrams,
-        15 => GrantOver::Ring(chunk),
-        other if lanes.is_empty() || other % 8 == 0 => GrantOver::Lane { lane: other, chunk },
-        _ => GrantOver::Lane { lane: script.pick(lanes), chunk },
+    match script.byte() {
+        // Sessions of this fuzzing have no datagrams: these end them.
+        254 => GrantOver::Datagrams,
+        255 => GrantOver::Ring(chunk),
+        byte => match u32::from(byte % 8) {
+            other if lanes.is_empty() || other == 0 => GrantOver::Lane { lane: other, chunk },
+            _ => GrantOver::Lane { lane: script.pick(lanes), chunk },
+        },
     }
 }
 

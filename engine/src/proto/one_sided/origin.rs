@@ -187,8 +187,10 @@ impl Core {
         payload: &[u8],
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
-        if let Some(refused_put) = session.handle_reply(&mut cx, reply, payload, effects)? {
+        let entered = debug_assert_some!(self.enter(slot), "the session of a frame exists");
+        if let Some((session, mut cx)) = entered
+            && let Some(refused_put) = session.handle_reply(&mut cx, reply, payload, effects)?
+        {
             self.finish_serving(refused_put, effects);
         }
         Ok(())
@@ -358,8 +360,9 @@ impl Session {
         let (remote, accepted) = (operation.remote, operation.length);
         let refusal = (reply.status != STATUS_DONE).then(|| refusal_of(reply.status));
         let ended = match (&mut operation.state, refusal) {
-            (OperationState::Serving(serving), refusal) if operation.role == Role::LongPut => {
-                let Some(refusal) = refusal else { return Ok(None) };
+            (OperationState::Serving(serving), Some(refusal))
+                if operation.role == Role::LongPut =>
+            {
                 serving.fail(Cause::Refused(refusal));
                 return Ok(Some(id));
             }

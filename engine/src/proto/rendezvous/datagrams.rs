@@ -108,13 +108,15 @@ impl SessionRendezvous {
         }
     }
 
-    /// Ends the grants of a receive, complete or not: missing bytes are no longer expected.
+    /// Ends the grants of an operation, if it is a receive that pulls: missing bytes are no longer
+    /// expected.
     pub(in crate::proto) fn release_granted(&mut self, cx: &mut Cx<'_>, id: Id) {
-        let Some((pulling, _)) = cx.shared.operations.pulling(cx.slot, id) else { return };
-        let (ranges, missing) = pulling.take_ranges();
-        cx.shared.rendezvous.recycle(ranges);
-        if missing > 0 {
-            self.note_pulled(cx, missing);
+        if let Some((pulling, _)) = cx.shared.operations.pulling(cx.slot, id) {
+            let (ranges, missing) = pulling.take_ranges();
+            cx.shared.rendezvous.recycle(ranges);
+            if missing > 0 {
+                self.note_pulled(cx, missing);
+            }
         }
     }
 

@@ -216,8 +216,9 @@ impl SessionRendezvous {
 
     /// Selects the ranges for another ring, or for none.
     pub(super) fn select_granted(&mut self, cx: &mut Cx<'_>, ring: Option<u32>) {
-        let Some(granted) = self.granted.get_mut() else { return };
-        if granted.select_ring(ring, &cx.shared.operations) {
+        if let Some(granted) = self.granted.get_mut()
+            && granted.select_ring(ring, &cx.shared.operations)
+        {
             cx.add_work(Work::Piece);
         }
     }
