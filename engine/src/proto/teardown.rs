@@ -166,7 +166,7 @@ impl Core {
         }
         match &operation.state {
             // The peer may be reading.
-            OperationState::Serving(serving) if serving.has_source() => effects.revoke(),
+            OperationState::Serving(serving) if serving.is_readable() => effects.revoke(),
             OperationState::Multi(_) => {
                 let ended = cause.clone().ended(self.name_of(remote));
                 let SharedState { endpoints, operations, .. } = &mut self.shared;

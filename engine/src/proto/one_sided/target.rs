@@ -229,25 +229,28 @@ impl SessionOneSided {
         Answer::Nothing
     }
 
-    /// Reserves the frame of reply `id` to operation `to` of the peer. `None`: no space now.
+    /// Reserves the frame of reply `id` to operation `to` of the peer. Returns its segment, and how
+    /// the data goes. `None`: no space now.
     fn stage_reply(
         &mut self,
         cx: &mut Cx<'_>,
         segments: &mut Segments,
         id: Id,
         to: u64,
-    ) -> Option<StagedReply> {
+    ) -> Option<(Id, ReplyForm)> {
         let found = cx.shared.operations.get_mut(id);
         let operation = debug_assert_some!(found, "what waits has not ended")?;
         let (length, hint) = (operation.length, operation.hint);
         let (short, whole) = segments.whole_max(&cx.shared.config, REPLY_HEADER_BYTES);
-        let is_whole = length <= whole;
-        let has_source = !is_whole && segments.offers_source(length);
-        let payload = match (is_whole, has_source) {
-            (true, _) => length as usize,
-            (false, true) => CMA_SOURCE_BYTES,
-            (false, false) => 0,
+        let form = if length <= whole {
+            ReplyForm::Whole(length as usize)
+        } else if segments.offers_source(length) {
+            ReplyForm::Located
+        } else {
+            ReplyForm::Granted
         };
+        let (payload, is_whole) = (form.payload(), matches!(form, ReplyForm::Whole(_)));
+        let is_located = form == ReplyForm::Located;
         let reply = Reply {
             kind: frame::KIND_REPLY,
             status: STATUS_DONE,
@@ -257,7 +260,7 @@ impl SessionOneSided {
         };
         let rts = ReplyRts {
             kind: frame::KIND_REPLY_RTS,
-            flags: if has_source { FLAG_CMA } else { 0 },
+            flags: if is_located { FLAG_CMA } else { 0 },
             reserved: 0.into(),
             reserved_2: 0.into(),
             operation: to.into(),
@@ -269,23 +272,34 @@ impl SessionOneSided {
         let pool = (&mut cx.shared.pool, cx.slot);
         let segment = segments.push_one_sided(pool, [header, &[]], payload, hint, is_long)?;
         if !is_whole {
-            operation.state = OperationState::Serving(Serving::new(has_source));
+            operation.state = OperationState::Serving(Serving::new(is_located));
         }
         cx.add_work(Work::Flush);
         self.note_replied(id);
-        Some(StagedReply { segment, payload, is_whole, has_source })
+        Some((segment, form))
     }
 }
 
-/// A reply with data whose frame is reserved.
-struct StagedReply {
-    segment: Id,
-    /// Bytes of space after its header.
-    payload: usize,
-    /// All of the data follows; if not, the origin pulls it.
-    is_whole: bool,
-    /// The location of the data follows.
-    has_source: bool,
+/// How the data of a reply goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReplyForm {
+    /// All of these bytes follow the header.
+    Whole(usize),
+    /// The origin reads it; its location follows the header.
+    Located,
+    /// The origin grants ranges of it.
+    Granted,
+}
+
+impl ReplyForm {
+    /// Returns the bytes after the header.
+    fn payload(self) -> usize {
+        match self {
+            Self::Whole(bytes) => bytes,
+            Self::Located => CMA_SOURCE_BYTES,
+            Self::Granted => 0,
+        }
+    }
 }
 
 impl Session {
@@ -371,23 +385,23 @@ impl Session {
         let segments = self.segments.as_deref_mut();
         let segments = debug_assert_some!(segments, "a session that stages is connected");
         let staged = segments.and_then(|it| self.one_sided.stage_reply(&mut cx, it, id, to));
-        let Some(StagedReply { segment, payload, is_whole, has_source }) = staged else {
+        let Some((segment, form)) = staged else {
             // Acknowledgements and sent segments resume it.
             cx.remove_work(Work::Stage);
             return Staged::Blocked;
         };
-        if is_whole {
+        if let ReplyForm::Whole(_) = form {
             self.remove_operation(&mut cx, id);
         }
         let segment = cx.shared.pool.get_mut(segment);
         let Some(segment) = debug_assert_some!(segment, "the segment was just pushed") else {
             return Staged::Blocked;
         };
-        let room = segment.newest(payload);
-        match (is_whole, has_source) {
-            (true, _) => Staged::Eager { room, completes: true },
-            (false, true) => Staged::Source { room },
-            (false, false) => Staged::Rts { room },
+        let room = segment.newest(form.payload());
+        match form {
+            ReplyForm::Whole(_) => Staged::Eager { room, completes: true },
+            ReplyForm::Located => Staged::Source { room },
+            ReplyForm::Granted => Staged::Rts { room },
         }
     }
 

@@ -397,8 +397,8 @@ impl Core {
         let Some(served) = serving.take_end() else { return };
         let (slot, remote) = (operation.session, operation.remote);
         let ended = match served {
-            Served::Failed { cause, has_source } => {
-                if has_source {
+            Served::Failed { cause, is_readable } => {
+                if is_readable {
                     effects.revoke();
                 }
                 cause.ended(self.name_of(remote))

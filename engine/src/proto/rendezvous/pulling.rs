@@ -213,3 +213,47 @@ impl Pulling {
         (std::mem::take(&mut self.ranges), missing)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pulling(in_place: u64, wanted: u64) -> Pulling {
+        Pulling::new(7, (wanted, wanted), in_place, Ranges::default())
+    }
+
+    /// RR-SHM-10
+    #[test]
+    fn ring_brings_the_rest_once_all_granted_ranges_have_come() {
+        let mut pulling = pulling(10, 100);
+        assert_eq!(pulling.grant(20), 10);
+        pulling.state = PullState::AwaitingRing;
+        assert!(!pulling.is_ready_for_ring());
+        pulling.note_arrived(20);
+        assert!(pulling.is_ready_for_ring());
+        let grant = pulling.begin_on_ring(Id::from_u64(5), 3).unwrap();
+        assert_eq!(grant.over(), GrantOver::Ring(3));
+        assert_eq!((grant.offset.get(), grant.length.get()), (30, 70));
+        assert!(pulling.check_piece(30, 70).is_ok() && !pulling.takes_data());
+        for (offset, length) in [(30, 0), (30, 71), (29, 1), (31, 1)] {
+            assert!(pulling.check_piece(offset, length).is_err(), "{length} bytes at {offset}");
+        }
+        pulling.note_arrived(25);
+        pulling.leave_ring();
+        assert_eq!((pulling.state, pulling.ungranted()), (PullState::GrantingAgain, 45));
+        assert!(!pulling.is_ready_for_ring() && pulling.takes_data());
+    }
+
+    /// RR-BULK-4
+    #[test]
+    fn data_is_granted_and_comes_once() {
+        let mut pulling = pulling(0, 100);
+        pulling.grant(50);
+        assert!(pulling.accept_data(10, 20).is_ok());
+        for (offset, end) in [(10, 20), (15, 25), (0, 51), (50, 60)] {
+            assert!(pulling.accept_data(offset, end).is_err(), "{offset}..{end}");
+        }
+        assert_eq!(pulling.arrived, 10);
+        assert_eq!(pulling.take_ranges().1, 40, "granted and missing");
+    }
+}

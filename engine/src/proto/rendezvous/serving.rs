@@ -13,8 +13,8 @@ pub(crate) struct Serving {
     granted: u64,
     /// A range that is to leave as pieces is granted, and some of it has not left.
     has_pieces: bool,
-    /// The RTS contained the location of the message ([`super::cma`]).
-    has_source: bool,
+    /// The RTS contained the location of the message: the peer may be reading it ([`super::cma`]).
+    is_readable: bool,
     /// DONE was received, with this many bytes accepted.
     pub(super) done: Option<u64>,
     /// It has failed; completes when nothing is unreleased.
@@ -26,14 +26,14 @@ pub(crate) struct Serving {
 pub(super) enum Served {
     /// The peer has accepted this many bytes.
     Done(u64),
-    /// It has failed; the peer may be reading its memory if `has_source`.
-    Failed { cause: Cause, has_source: bool },
+    /// It has failed; the peer may be reading its memory if `is_readable`.
+    Failed { cause: Cause, is_readable: bool },
 }
 
 impl Serving {
-    /// Creates the state of a send whose RTS contains its location if `has_source`.
-    pub(in crate::proto) fn new(has_source: bool) -> Self {
-        Self { has_source, ..Self::default() }
+    /// Creates the state of a send whose RTS contains its location if `is_readable`.
+    pub(in crate::proto) fn new(is_readable: bool) -> Self {
+        Self { is_readable, ..Self::default() }
     }
 
     /// Returns whether the kernel may still read its memory.
@@ -42,8 +42,8 @@ impl Serving {
     }
 
     /// Returns whether the peer may be reading its memory.
-    pub(in crate::proto) fn has_source(&self) -> bool {
-        self.has_source
+    pub(in crate::proto) fn is_readable(&self) -> bool {
+        self.is_readable
     }
 
     /// Returns whether it has failed.
@@ -78,7 +78,7 @@ impl Serving {
             return None;
         }
         match (self.failed.take(), self.done) {
-            (Some(cause), _) => Some(Served::Failed { cause, has_source: self.has_source }),
+            (Some(cause), _) => Some(Served::Failed { cause, is_readable: self.is_readable }),
             (None, done) => done.map(Served::Done),
         }
     }
@@ -112,5 +112,36 @@ impl Serving {
     /// Notes that all pieces of the granted range have left.
     pub(super) fn note_pieces_sent(&mut self) {
         self.has_pieces = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESSAGE: u64 = 100;
+
+    fn accepts(serving: &mut Serving, parts: Parts, range: (u64, u32)) -> bool {
+        serving.accept(&Grant::new(parts.over(), 1, 2, range), parts, MESSAGE).is_ok()
+    }
+
+    /// RR-BULK-2
+    #[test]
+    fn nothing_is_granted_twice_in_datagrams() {
+        let mut serving = Serving::default();
+        assert!(accepts(&mut serving, Parts::Data, (0, 60)));
+        assert!(accepts(&mut serving, Parts::Data, (60, 40)));
+        assert!(!accepts(&mut serving, Parts::Data, (0, 1)));
+    }
+
+    /// RR-SHM-10
+    #[test]
+    fn one_range_at_a_time_is_granted_on_a_ring() {
+        let mut serving = Serving::default();
+        let pieces = Parts::Pieces(1);
+        assert!(accepts(&mut serving, pieces, (0, 60)));
+        assert!(!accepts(&mut serving, pieces, (60, 40)));
+        serving.note_pieces_sent();
+        assert!(accepts(&mut serving, pieces, (60, 40)));
     }
 }
