@@ -1,5 +1,5 @@
-//! The receiver of a rendezvous message asks for one byte range: on a bulk lane, on a ring in shared
-//! memory, or in datagrams.
+//! The receiver of a rendezvous message asks for one byte range: on a bulk lane, on a ring in
+//! shared memory, or in datagrams.
 //!
 //! ```text
 //!  0        1        2                 4                                   8

@@ -25,7 +25,7 @@ use super::super::ready::Work;
 use super::super::session::Session;
 use super::super::table::Id;
 use super::SessionRendezvous;
-use super::granted::{GrantedRange, Parts};
+use super::granted::{Parts, QueuedRange};
 use crate::wire::data::DATA_HEADER_BYTES;
 use crate::wire::{Data, FrameError, Grant, GrantOver, frame};
 
@@ -169,7 +169,7 @@ impl Session {
     /// and the length. `None`: there is no space, or nothing is granted.
     fn push_data(&mut self, cx: &mut Cx<'_>) -> Option<(Id, u64, Id, usize)> {
         let range = self.next_granted(cx, Parts::Data)?;
-        let GrantedRange { operation, receive_operation, offset, length, .. } = range;
+        let QueuedRange { operation, receive_operation, offset, length, .. } = range;
         let segments = self.segments.as_deref_mut();
         let segments = debug_assert_some!(segments, "a session with grants is connected")?;
         if segments.unsent_bulk() >= UNSENT_MAX {

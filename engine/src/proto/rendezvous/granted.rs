@@ -57,7 +57,7 @@ impl Parts {
 
 /// What is left of a range that the peer has granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct GrantedRange {
+pub(super) struct QueuedRange {
     /// The send of the range.
     pub(super) operation: Id,
     /// The receiver's id of the operation.
@@ -72,18 +72,18 @@ pub(super) struct GrantedRange {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct GrantedRanges {
+pub(super) struct RangeQueue {
     /// Ranges for the session's ring.
-    pieces: VecDeque<GrantedRange>,
+    pieces: VecDeque<QueuedRange>,
     /// Ranges for datagrams.
-    data: VecDeque<GrantedRange>,
+    data: VecDeque<QueuedRange>,
     /// Ranges for another ring, which this side does not know yet, or which has ended.
-    other_rings: Vec<GrantedRange>,
+    other_rings: Vec<QueuedRange>,
     /// Number of pieces written.
     written: u32,
 }
 
-impl AtRest for GrantedRanges {
+impl AtRest for RangeQueue {
     const AT_REST: &'static Self = &Self {
         pieces: VecDeque::new(),
         data: VecDeque::new(),
@@ -94,24 +94,24 @@ impl AtRest for GrantedRanges {
 
 /// Returns the position after the last range whose message has a hint that `stays`.
 fn place_behind(
-    ranges: &VecDeque<GrantedRange>,
+    ranges: &VecDeque<QueuedRange>,
     operations: &Operations,
     stays: impl Fn(Hint) -> bool,
 ) -> usize {
     let stays =
-        |range: &GrantedRange| operations.get(range.operation).is_some_and(|it| stays(it.hint));
+        |range: &QueuedRange| operations.get(range.operation).is_some_and(|it| stays(it.hint));
     let from = ranges.len().saturating_sub(LOOK_BACK);
     ranges.range(from..).rposition(stays).map_or(from, |last| from + last + 1)
 }
 
-impl GrantedRanges {
+impl RangeQueue {
     /// Returns whether nothing is to be sent in datagrams.
     pub(super) fn is_free_of_data(&self) -> bool {
         self.data.is_empty()
     }
 
     /// Adds a range of a message with `hint`, after those that would wait too long otherwise.
-    fn push(&mut self, range: GrantedRange, hint: Hint, operations: &Operations) {
+    fn push(&mut self, range: QueuedRange, hint: Hint, operations: &Operations) {
         match range.parts {
             Parts::Pieces(_) => {
                 let stays = |other| Class::of(other) <= Class::of(hint);
@@ -129,7 +129,7 @@ impl GrantedRanges {
     /// Adds a range for a ring that is not the session's: either this side does not know that ring
     /// yet, or the peer does not know of its end. There is at most one range for each send, and
     /// those of ended sends are dropped.
-    fn push_other(&mut self, range: GrantedRange, operations: &Operations) {
+    fn push_other(&mut self, range: QueuedRange, operations: &Operations) {
         if self.other_rings.len() > 2 * operations.len() + OTHER_USUAL {
             let serves = |id| operations.get(id).is_some_and(Operation::serves);
             self.other_rings.retain(|range| serves(range.operation));
@@ -158,7 +158,7 @@ impl GrantedRanges {
     }
 
     /// Returns the range of the next part.
-    fn next(&mut self, parts: Parts) -> Option<&mut GrantedRange> {
+    fn next(&mut self, parts: Parts) -> Option<&mut QueuedRange> {
         match parts {
             Parts::Pieces(_) if self.is_turn_of_last() => self.pieces.back_mut(),
             Parts::Pieces(_) => self.pieces.front_mut(),
@@ -167,7 +167,7 @@ impl GrantedRanges {
     }
 
     /// Removes that range.
-    fn pop(&mut self, parts: Parts) -> Option<GrantedRange> {
+    fn pop(&mut self, parts: Parts) -> Option<QueuedRange> {
         match parts {
             Parts::Pieces(_) if self.is_turn_of_last() => self.pieces.pop_back(),
             Parts::Pieces(_) => self.pieces.pop_front(),
@@ -192,7 +192,7 @@ impl SessionRendezvous {
         let found = cx.shared.operations.serving(cx.slot, id);
         let Some((serving, message, hint)) = found else { return Ok(false) };
         serving.accept(grant, parts, message)?;
-        let range = GrantedRange {
+        let range = QueuedRange {
             operation: id,
             receive_operation: grant.receive_operation.get(),
             offset: grant.offset.get(),
@@ -229,7 +229,7 @@ impl SessionRendezvous {
         &mut self,
         cx: &Cx<'_>,
         parts: Parts,
-    ) -> Option<Result<GrantedRange, GrantedRange>> {
+    ) -> Option<Result<QueuedRange, QueuedRange>> {
         let granted = self.granted.get_mut()?;
         let range = *granted.next(parts)?;
         if cx.shared.operations.get(range.operation).is_some_and(Operation::serves) {

@@ -17,12 +17,14 @@
 //! How the bytes of a granted range travel is chosen for each message
 //! ([`SendProtocol::pull_method`](super::segments::SendProtocol::pull_method)):
 //!
-//! | method | granted | queue of granted ranges | bytes arrive | module |
-//! |---|---|---|---|---|
-//! | TCP lanes | a chunk at a time, on the lane that would deliver it first | of each lane | in place | [`chunks`] |
-//! | datagrams, without lanes | a chunk at a time, in a window of all sessions | [`granted`] | as DATA frames | [`datagrams`] |
-//! | a ring in shared memory | all of it at once | [`granted`] | as pieces | [`ring`] |
-//! | cross-memory read | nothing: the receiver reads it itself | none | in place | [`cma`] |
+//! | method | granted | queue | module |
+//! |---|---|---|---|
+//! | TCP lanes | a chunk at a time, on the lane that delivers it first | of the lane | [`chunks`] |
+//! | datagrams, without lanes | a chunk at a time, in one window | [`granted`] | [`datagrams`] |
+//! | a ring in shared memory | all of it at once | [`granted`] | [`ring`] |
+//! | cross-memory read | nothing: the receiver reads it itself | none | [`cma`] |
+//!
+//! The queue has the granted ranges at the sender, until they are sent.
 //!
 //! A receive changes its method where a ring begins or ends, or memory cannot be read
 //! ([`PullState`](pulling::PullState)). [`queue`] has the order in which messages are granted,
@@ -46,7 +48,7 @@ use super::table::Table;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
 use crate::wire::{CmaSource, Done, FrameError, Grant, GrantOver, Refused};
 
-use self::granted::{GrantedRange, GrantedRanges, Parts};
+use self::granted::{Parts, QueuedRange, RangeQueue};
 use self::pulling::{PullState, Pulling};
 use self::queue::PullQueue;
 use self::ranges::Ranges;
@@ -141,7 +143,7 @@ pub(crate) struct SessionRendezvous {
     /// The ring for pieces, as both sides know it.
     ring: Option<u32>,
     /// Ranges that the peer has granted on a ring, or in datagrams.
-    granted: Late<GrantedRanges>,
+    granted: Late<RangeQueue>,
     /// Bulk data goes in datagrams; if not, lanes carry it.
     is_in_datagrams: bool,
     /// Bytes granted to the peer in datagrams and not received yet.
@@ -265,7 +267,7 @@ impl Session {
     }
 
     /// Returns the range of the next part to send. Ranges of sends that have ended are refused.
-    fn next_granted(&mut self, cx: &mut Cx<'_>, parts: Parts) -> Option<GrantedRange> {
+    fn next_granted(&mut self, cx: &mut Cx<'_>, parts: Parts) -> Option<QueuedRange> {
         loop {
             match self.rendezvous.next_granted(cx, parts)? {
                 Ok(range) => return Some(range),

@@ -27,7 +27,7 @@ use super::super::effects::Effects;
 use super::super::session::Session;
 use super::super::table::Id;
 use super::SessionRendezvous;
-use super::granted::{GrantedRange, Parts};
+use super::granted::{Parts, QueuedRange};
 use super::pulling::PullState;
 use crate::wire::piece::PieceHeader;
 use crate::wire::{FrameError, Grant};
@@ -161,7 +161,7 @@ impl Session {
         let most = if rare!("a piece of one byte", 10) { 1 } else { cx.shared.config.piece_bytes };
         let ring = self.rendezvous.ring?;
         let range = self.next_granted(&mut cx, Parts::Pieces(ring))?;
-        let GrantedRange { operation, receive_operation, offset, length, .. } = range;
+        let QueuedRange { operation, receive_operation, offset, length, .. } = range;
         let header = PieceHeader {
             receive_operation: receive_operation.into(),
             offset: offset.into(),
