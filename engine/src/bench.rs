@@ -9,9 +9,9 @@ use crate::proto::segments::segment::SegmentPool;
 use crate::proto::session::Session;
 use crate::proto::table::Id;
 use crate::wire::eager::EAGER_HEADER_BYTES;
-use crate::wire::frame::{KIND_EAGER, KIND_GRANT};
+use crate::wire::frame::KIND_EAGER;
 use crate::wire::segment::SegmentHeader;
-use crate::wire::{Eager, Frame, Frames, Grant, SEGMENT_BYTES_MAX};
+use crate::wire::{Eager, Frame, Frames, Grant, GrantOver, SEGMENT_BYTES_MAX};
 
 /// Engines made from now on run so many times slower than they would, as under valgrind: so does
 /// their clock, so that no timer fires which would not fire otherwise. No background thread makes
@@ -177,17 +177,7 @@ impl Segment {
     /// Writes a grant of `length` bytes at `offset`. `false`: there is no room.
     #[inline]
     pub fn push_grant(&mut self, offset: u64, length: u32) -> bool {
-        let grant = Grant {
-            kind: KIND_GRANT,
-            eager_class: 0,
-            reserved: 0.into(),
-            lane: 0.into(),
-            send_operation: 1.into(),
-            receive_operation: 2.into(),
-            offset: offset.into(),
-            length: length.into(),
-            chunk: 0.into(),
-        };
+        let grant = Grant::new(GrantOver::Lane { lane: 0, chunk: 0 }, 1, 2, (offset, length));
         let bytes = grant.as_bytes();
         let Some(room) = self.push(bytes.len()) else { return false };
         room.copy_from_slice(bytes);

@@ -20,7 +20,7 @@ impl Engine {
         let state = &mut *self.state;
         let session = state.paths.session_of(name);
         let handled = session.and_then(|session| {
-            let handled = state.core.with(session, |it, cx| it.handle_piece(cx, header, length));
+            let handled = state.core.with(session, |_, mut cx| cx.handle_piece(header, length));
             Some((session, handled?))
         });
         let piece = match handled {

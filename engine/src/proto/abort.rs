@@ -26,7 +26,8 @@ impl Core {
     fn release_lanes_of(&mut self, id: Id) {
         let SharedState { operations, lanes, actions, .. } = &mut self.shared;
         let Some(operation) = operations.get(id) else { return };
-        let is_sent = matches!(&operation.state, OperationState::Serving(it) if it.unreleased > 0);
+        let is_sent =
+            matches!(&operation.state, OperationState::Serving(it) if it.is_read_by_kernel());
         for (lane, bulk) in lanes.iter().filter(|(_, bulk)| bulk.session == operation.session) {
             let is_received = bulk.incoming.iter().any(|range| range.operation == id);
             // A chunk that has left its lane's queue may still be in the kernel.

@@ -61,16 +61,6 @@ impl ControlFrame {
         })
     }
 
-    pub(crate) fn refused(lane: u32, operation: u64) -> Self {
-        Self::Refused(Refused {
-            kind: frame::KIND_REFUSED,
-            flags: 0,
-            reserved: 0.into(),
-            lane: lane.into(),
-            operation: operation.into(),
-        })
-    }
-
     pub(crate) fn lanes_wanted() -> Self {
         Self::LanesWanted(LanesWanted {
             kind: frame::KIND_LANES_WANTED,

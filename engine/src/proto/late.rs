@@ -22,6 +22,12 @@ impl<T> Late<T> {
     pub(crate) const NONE: Self = Self(None);
 
     /// Returns the value, if it was ever written.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.0.as_deref()
+    }
+
+    /// Returns the same, mutable.
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
     }

@@ -103,9 +103,8 @@ impl Core {
         }
         let Some(operation) = self.shared.operations.get_mut(id) else { return false };
         let OperationState::Pulling(pulling) = &mut operation.state else { return false };
-        effects.copy(send, id, pulling.arrived, pulling.wanted - pulling.arrived);
-        pulling.granted = pulling.wanted;
-        pulling.arrived = pulling.wanted;
+        let (offset, length) = pulling.copy_all();
+        effects.copy(send, id, offset, length);
         true
     }
 }

@@ -7,6 +7,8 @@ use super::multi::Multi;
 use super::one_sided::Role;
 use super::one_sided::origin::Asking;
 use super::regions::Refusal;
+use super::rendezvous::pulling::Pulling;
+use super::rendezvous::serving::Serving;
 use super::session::{ControlFrame, ShortReply};
 use super::table::Id;
 use crate::wire::done::STATUS_ABANDONED;
@@ -92,7 +94,7 @@ impl Operation {
     /// Returns whether it is a receive that needs more of its message.
     #[inline]
     pub(super) fn pulls(&self) -> bool {
-        matches!(&self.state, OperationState::Pulling(pulling) if pulling.failed.is_none())
+        matches!(&self.state, OperationState::Pulling(pulling) if !pulling.has_failed())
     }
 
     /// Returns whether it waits for bytes of its target.
@@ -107,9 +109,18 @@ impl Operation {
     /// Returns whether its result is known, and it waits for the kernel alone.
     pub(super) fn is_decided(&self) -> bool {
         match &self.state {
-            OperationState::Serving(serving) => serving.done.is_some() || serving.failed.is_some(),
-            OperationState::Pulling(pulling) => pulling.failed.is_some(),
+            OperationState::Serving(serving) => serving.is_decided(),
+            OperationState::Pulling(pulling) => pulling.has_failed(),
             OperationState::Multi(multi) => multi.has_failed(),
+            _ => false,
+        }
+    }
+
+    /// Lets it fail as soon as the kernel has released its memory. Returns `false` if that is now.
+    pub(super) fn fail_later(&mut self, cause: &Cause) -> bool {
+        match &mut self.state {
+            OperationState::Serving(serving) => serving.fail_later(cause),
+            OperationState::Pulling(pulling) => pulling.fail_later(cause),
             _ => false,
         }
     }
@@ -134,8 +145,8 @@ impl Operation {
     /// RR-RDV-5, RR-RMA-2.
     pub(super) fn renunciation(&self, refusal: Refusal) -> Option<ControlFrame> {
         match &self.state {
-            OperationState::Pulling(pulling) if pulling.failed.is_none() => {
-                Some(ControlFrame::done(pulling.send_operation, STATUS_ABANDONED, 0))
+            OperationState::Pulling(pulling) => {
+                Some(ControlFrame::done(pulling.source()?, STATUS_ABANDONED, 0))
             }
             &OperationState::Replying { to } => {
                 Some(ControlFrame::Reply(ShortReply::new(to, refusal.code(), &[])))
@@ -147,7 +158,7 @@ impl Operation {
     /// Returns whether it is a send that the peer may pull from.
     #[inline]
     pub(super) fn serves(&self) -> bool {
-        matches!(&self.state, OperationState::Serving(serving) if serving.failed.is_none())
+        matches!(&self.state, OperationState::Serving(serving) if !serving.has_failed())
     }
 }
 
@@ -205,106 +216,5 @@ impl Cause {
             Self::Refused(refusal) => Ended::Refused(refusal, name),
             Self::NoPeerLeft => Ended::NoPeerLeft,
         }
-    }
-}
-
-/// A rendezvous send after its RTS.
-#[derive(Debug, Default)]
-pub(crate) struct Serving {
-    /// Chunks that the kernel may still read.
-    pub(crate) unreleased: u32,
-    /// Bytes that were granted in datagrams.
-    pub(crate) granted: u64,
-    /// The peer has granted a range on its ring, of which some is missing.
-    pub(crate) is_asked_by_ring: bool,
-    /// The RTS contained the location of the message ([`super::rendezvous::cma`]).
-    pub(crate) has_source: bool,
-    /// DONE was received, with this many bytes accepted.
-    pub(crate) done: Option<u64>,
-    /// It has failed; completes when nothing is unreleased.
-    pub(crate) failed: Option<Cause>,
-}
-
-/// Whether a message that lanes carry is to go on by a ring.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ToRing {
-    /// When there is one: it was there before the two engines had a ring.
-    IfMade,
-    /// As soon as all that was granted by lanes has come.
-    Waits,
-    /// Not, or not any more: it went by a ring, which has ended.
-    No,
-}
-
-/// A rendezvous receive after its match.
-#[derive(Debug)]
-pub(crate) struct Pulling {
-    /// The sender's id of the message.
-    pub(crate) send_operation: u64,
-    /// Length of the message as sent.
-    pub(crate) length: u64,
-    /// Bytes wanted: the length, or the capacity if that is less.
-    pub(crate) wanted: u64,
-    /// Bytes before this offset have been granted at least once.
-    pub(crate) granted: u64,
-    /// Bytes in place.
-    pub(crate) arrived: u64,
-    /// Ranges that the kernel may still write.
-    pub(crate) targeted: u32,
-    /// Consecutive chunks with a wrong checksum.
-    pub(crate) bad_chunks: u32,
-    /// The ring on which all of it is granted ([`super::rendezvous::ring`]).
-    pub(crate) ring: Option<u32>,
-    /// Whether what is not granted yet goes by a ring.
-    pub(crate) to_ring: ToRing,
-    /// What came in datagrams.
-    pub(crate) ranges: super::rendezvous::ranges::Ranges,
-    /// It has failed; completes when nothing is targeted.
-    pub(crate) failed: Option<Cause>,
-}
-
-impl Pulling {
-    /// One of `length` bytes, of which `wanted` have room and `in_place` came with the envelope.
-    pub(crate) fn new(
-        send_operation: u64,
-        (length, wanted): (u64, u64),
-        in_place: u64,
-        ranges: super::rendezvous::ranges::Ranges,
-    ) -> Self {
-        Self {
-            send_operation,
-            length,
-            wanted,
-            granted: in_place,
-            arrived: in_place,
-            targeted: 0,
-            bad_chunks: 0,
-            ring: None,
-            to_ring: ToRing::IfMade,
-            ranges,
-            failed: None,
-        }
-    }
-
-    /// Notes bytes in place.
-    pub(super) fn note_arrived(&mut self, bytes: u64) {
-        self.arrived += bytes;
-        debug_assert!(self.arrived <= self.wanted, "no more is in place than is wanted");
-    }
-
-    /// Grants the next bytes. Returns their offset.
-    pub(super) fn grant(&mut self, bytes: u64) -> u64 {
-        debug_assert!(bytes > 0 && bytes <= self.wanted - self.granted, "it is not granted yet");
-        let offset = self.granted;
-        self.granted += bytes;
-        offset
-    }
-
-    /// Returns whether the rest goes by a ring now: all that was granted by lanes has come, so that
-    /// nothing but pieces writes to its memory.
-    ///
-    /// RR-SHM-10.
-    pub(super) fn awaits_ring(&self) -> bool {
-        self.to_ring == ToRing::Waits && self.arrived == self.granted
     }
 }

@@ -102,7 +102,7 @@ pub(crate) struct SendDestination {
 impl Session {
     /// Blocks its messages, for lack of credit or space; frames without credit may go.
     pub(super) fn block_messages(&self, cx: &mut Cx<'_>) {
-        if !self.one_sided.as_ref().is_some_and(|it| it.has_ready()) {
+        if !self.one_sided.has_ready() {
             cx.remove_work(Work::Stage);
         }
     }
@@ -242,7 +242,7 @@ impl Core {
             if let Some((session, mut cx)) = self.enter(slot)
                 && session.is_connected()
                 && !session.is_leaving
-                && let Some(id) = session.next_waiting()
+                && let Some(id) = session.one_sided.next(session.waiting.front().copied())
             {
                 let is_message = session.waiting.front() == Some(&id);
                 if !is_message || session.fences.is_empty() || planted!(IgnoreFence) {
@@ -252,7 +252,7 @@ impl Core {
                     return Some(id);
                 }
                 // Fences hold messages only.
-                if let Some(id) = session.one_sided.as_ref().and_then(|it| it.next(None)) {
+                if let Some(id) = session.one_sided.next(None) {
                     return Some(id);
                 }
             }
@@ -290,13 +290,15 @@ impl Core {
             OperationState::Asking(_) => None,
             OperationState::Replying { to } => Some(to),
             _ => {
-                self.with(slot, |it, _| it.one_sided.as_mut().map(|it| it.note_turn_of_messages()));
+                self.with(slot, |it, _| it.one_sided.note_turn_of_messages());
                 return self.stage_message(id);
             }
         };
         let Some((session, cx)) = self.enter(slot) else { return Staged::Blocked };
         match reply_to {
-            None => session.stage_request(cx, id),
+            None => {
+                session.one_sided.stage_request(cx, &mut session.segments, id)
+            }
             Some(to) => session.stage_reply(cx, id, to),
         }
     }
@@ -314,9 +316,7 @@ impl Core {
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.waiting.retain(|&waiting| waiting != id);
             // The first waiting send may need less than the previous one.
-            if let Some(one_sided) = session.one_sided.as_deref_mut() {
-                one_sided.forget(id);
-            }
+            session.one_sided.remove_waiting(id);
             if session.is_connected() && session.has_waiting() {
                 self.shared.ready.add(slot, Work::Stage);
             }

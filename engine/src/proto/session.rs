@@ -17,8 +17,9 @@ use super::late::{Late, LateQueue};
 use super::one_sided::SessionOneSided;
 use super::peers::{PeerTable, SessionRemotes};
 use super::ready::Work;
+use super::segments::PendingAck;
 use super::segments::uncommon::Uncommon;
-use super::segments::{PullMethod, Segments};
+use super::segments::Segments;
 use super::table::Id;
 pub(crate) use super::teardown::Sequel;
 use crate::wire::FrameError;
@@ -111,8 +112,8 @@ pub(crate) struct Session {
     // Sending.
     /// Sends that wait for the connection, for credit or for space, in order.
     pub(crate) waiting: VecDeque<Id>,
-    /// One-sided state, allocated with the first operation.
-    pub(super) one_sided: Option<Box<SessionOneSided>>,
+    /// Operations on memory, of both sides.
+    pub(super) one_sided: SessionOneSided,
     /// Of these, fenced ones, and what they wait for.
     pub(super) fences: LateQueue<super::fence::Fence>,
     /// The peer's engine answers by the control lane although its owner makes no call.
@@ -169,7 +170,7 @@ impl Session {
             epoch_seen: 0,
             remotes: SessionRemotes::default(),
             waiting: VecDeque::new(),
-            one_sided: None,
+            one_sided: SessionOneSided::default(),
             fences: LateQueue::default(),
             peer_answers: false,
             answers_process_queries: false,
@@ -188,11 +189,6 @@ impl Session {
             segments: Segments::closed(),
             rails: super::rails::Rails::default(),
         }
-    }
-
-    /// Returns whether the RTS carries the address for CMA reads of `length` bytes.
-    pub(super) fn offers_source(&self, length: u64) -> bool {
-        self.segments.protocol().pull_method(length) == PullMethod::Memory
     }
 
     /// Returns whether the session is established.
@@ -271,9 +267,7 @@ impl Session {
     ///
     /// RR-CREDIT-3.
     pub(crate) fn push_control(&mut self, control: ControlFrame) {
-        if let (ControlFrame::Reply(_), Some(it)) = (&control, &mut self.one_sided) {
-            it.note_answer();
-        }
+        self.one_sided.note_queued(&control);
         self.segments.push_control(control);
     }
 

@@ -61,7 +61,7 @@ impl Core {
             session.waiting.clear();
             session.fences.clear();
         }
-        session.one_sided = None;
+        session.one_sided.end();
         let lanes = std::mem::take(&mut session.lanes);
         let remotes: Vec<u32> = session.remotes.iter().collect();
         for lane in lanes {
@@ -80,7 +80,7 @@ impl Core {
         });
         self.with(slot, |it, mut cx| {
             it.segments.end(cx.shared);
-            it.end_rendezvous(&mut cx);
+            it.rendezvous.end(&mut cx);
             if was_connected {
                 it.release_windows(&mut cx);
             }
@@ -158,23 +158,15 @@ impl Core {
         }
         let Some(operation) = self.shared.operations.get_mut(id) else { return };
         let (slot, remote) = (operation.session, operation.remote);
-        match &mut operation.state {
-            OperationState::Serving(serving) if serving.unreleased > 0 => {
-                // After DONE the message has arrived, whether or not the peer fails.
-                if serving.done.is_none() {
-                    serving.failed.get_or_insert_with(|| cause.clone());
-                }
-                return;
-            }
-            // The peer may be reading.
-            OperationState::Serving(serving) if serving.has_source => effects.revoke(),
-            OperationState::Pulling(pulling)
-                if pulling.targeted > 0 && !planted!(EndBeforeReap) =>
-            {
-                pulling.failed.get_or_insert_with(|| cause.clone());
+        if operation.fail_later(cause) {
+            if matches!(operation.state, OperationState::Pulling(_)) {
                 self.with(slot, |it, mut cx| it.forget_waiting(&mut cx, id));
-                return;
             }
+            return;
+        }
+        match &operation.state {
+            // The peer may be reading.
+            OperationState::Serving(serving) if serving.is_readable() => effects.revoke(),
             OperationState::Multi(_) => {
                 let ended = cause.clone().ended(self.name_of(remote));
                 let SharedState { endpoints, operations, .. } = &mut self.shared;
@@ -185,7 +177,7 @@ impl Core {
         let name = self.name_of(remote);
         self.with(slot, |it, mut cx| {
             it.forget_waiting(&mut cx, id);
-            it.forget_pull(&mut cx, id);
+            it.rendezvous.release_granted(&mut cx, id);
         });
         let slice_of = self.remove_operation(id).and_then(|ended| ended.slice_of);
         let ended = cause.clone().ended(name);
@@ -198,6 +190,8 @@ impl Core {
         let found = self.shared.operations.get(id).filter(|operation| operation.session == slot);
         if found.is_some_and(Operation::pulls) {
             self.fail_operation(id, &Cause::Peer(PeerFailure::Left), effects);
+        } else {
+            self.shared.counters.stale_frames += 1;
         }
     }
 }
@@ -233,9 +227,7 @@ impl Session {
                 cx.add_work(Work::Stage);
             }
         }
-        if let Some(one_sided) = self.one_sided.as_deref_mut() {
-            one_sided.forget(id);
-        }
-        self.rendezvous.forget(id);
+        self.one_sided.remove_waiting(id);
+        self.rendezvous.stop_granting(id);
     }
 }

@@ -21,11 +21,11 @@ use super::sim::{
 };
 use super::table::Id;
 use crate::proto::ready::Work;
-use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::hello::HelloStatus;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{
-    CHUNK_BYTES_MAX, Eager, Frame, FrameError, Hello, Refused, Rts, SEGMENT_BYTES_MAX, frame,
+    CHUNK_BYTES_MAX, Eager, Frame, FrameError, GrantOver, Hello, LANES_END, Refused, Rts,
+    SEGMENT_BYTES_MAX, frame,
 };
 
 mod checksums;
@@ -278,7 +278,8 @@ fn rts(target: u16, length: u64) -> Vec<u8> {
 }
 
 fn grant(operation: Id, offset: u64, length: u32, chunk: u32) -> Vec<u8> {
-    sim::grant(3, operation.to_u64(), offset, length, chunk).as_bytes().to_vec()
+    let over = GrantOver::Lane { lane: 3, chunk };
+    sim::grant(over, operation, offset, length).as_bytes().to_vec()
 }
 
 fn done(operation: u64, accepted: u64) -> Vec<u8> {
@@ -373,13 +374,7 @@ fn unknown_operation_ids_have_no_effect() {
             ControlFrame::Matched(frame) => bench.deliver(frame.as_bytes()).unwrap(),
             _ => unreachable!(),
         };
-        let refused = Refused {
-            kind: frame::KIND_REFUSED,
-            flags: 0,
-            reserved: 0.into(),
-            lane: 8.into(),
-            operation: name.into(),
-        };
+        let refused = Refused::new(GrantOver::Lane { lane: 8, chunk: 0 }, name);
         bench.deliver(refused.as_bytes()).unwrap();
     }
     assert!(bench.results.ended.is_empty());
@@ -616,8 +611,8 @@ fn lanes_join_only_their_session() {
 #[test]
 fn no_lane_joins_a_session_with_datagram_bulk() {
     let mut bench = Bench::new(Config::for_tests());
-    let lane_of_datagrams = lane_hello(PEER, SESSION, DATAGRAM_LANE);
-    let joined = bench.core.join_as_lane(&lane_of_datagrams, 0);
+    let no_lane = lane_hello(PEER, SESSION, LANES_END);
+    let joined = bench.core.join_as_lane(&no_lane, 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
     bench.core.sessions.at_mut(bench.slot as usize).unwrap().bulk_in_datagrams = true;
     let joined = bench.core.join_as_lane(&lane_hello(PEER, SESSION, 3), 0);
@@ -625,7 +620,7 @@ fn no_lane_joins_a_session_with_datagram_bulk() {
     assert_eq!(bench.core.shared.lanes.len(), 0);
     // A peer without keys learns nothing of either.
     let mut forged = lane_hello(PEER, SESSION, 4);
-    forged.lane = DATAGRAM_LANE.into();
+    forged.lane = LANES_END.into();
     let joined = bench.core.join_as_lane(&forged, 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::WrongSecret);
     // And no number is used up.

@@ -11,14 +11,12 @@
 //! +-----------------------------------------------------------------------+
 //! ```
 //!
-//! `length` bytes follow, all of them granted on [`DATAGRAM_LANE`]. They come in any order and
+//! `length` bytes follow, all of them granted in datagrams
+//! ([`GrantOver::Datagrams`](super::grant::GrantOver::Datagrams)). They come in any order and
 //! never overlap.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-/// The lane of a grant whose bytes are to come in datagrams. No bulk lane has this number.
-pub(crate) const DATAGRAM_LANE: u32 = u32::MAX;
 
 /// Length of the header, in bytes.
 pub(crate) const DATA_HEADER_BYTES: usize = 24;

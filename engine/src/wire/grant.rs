@@ -1,4 +1,5 @@
-//! The receiver of a rendezvous message asks for one byte range on one bulk lane.
+//! The receiver of a rendezvous message asks for one byte range: on a bulk lane, on a ring in
+//! shared memory, or in datagrams.
 //!
 //! ```text
 //!  0        1        2                 4                                   8
@@ -11,9 +12,17 @@
 //! +-----------------------------------------------------------------------+
 //! | offset in the message                                                 | 24
 //! +-----------------------------------+-----------------------------------+
-//! | length                            | number of the chunk on the lane   | 32
+//! | length                            | chunk                             | 32
 //! +-----------------------------------+-----------------------------------+
 //! ```
+//!
+//! *Lane* and *chunk* state what is to carry the range:
+//!
+//! | lane | chunk | carried by |
+//! |---|---|---|
+//! | 2^32 - 1 | 0 | datagrams |
+//! | 2^32 - 2 | number of the ring | a ring |
+//! | less: number of the lane | number of the chunk on the lane | a bulk lane |
 //!
 //! *Class*: the logarithm to base 2 of the longest message, in bytes, that the receiver prefers to
 //! get eagerly; 0: unspecified.
@@ -21,8 +30,38 @@
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::{FrameError, Refused, frame};
+
+/// `lane` of a range in datagrams.
+const DATAGRAMS: u32 = u32::MAX;
+
+/// `lane` of a range on a ring.
+const RING: u32 = u32::MAX - 1;
+
 /// Length of the frame, in bytes.
 pub(crate) const GRANT_BYTES: usize = 40;
+
+/// What carries the bytes of a granted range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GrantOver {
+    /// The bulk lane `lane`, as its chunk `chunk`.
+    Lane { lane: u32, chunk: u32 },
+    /// The ring of this number.
+    Ring(u32),
+    /// Datagrams.
+    Datagrams,
+}
+
+impl GrantOver {
+    /// Returns the numbers of lane and chunk that stand for it.
+    fn numbers(self) -> (u32, u32) {
+        match self {
+            Self::Lane { lane, chunk } => (lane, chunk),
+            Self::Ring(ring) => (RING, ring),
+            Self::Datagrams => (DATAGRAMS, 0),
+        }
+    }
+}
 
 /// The drawing above.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -40,3 +79,107 @@ pub(crate) struct Grant {
 }
 
 const _: () = assert!(size_of::<Grant>() == GRANT_BYTES);
+
+impl Grant {
+    /// Creates a grant, without advice, of `length` bytes at `offset`.
+    #[inline]
+    pub(crate) fn new(
+        over: GrantOver,
+        send_operation: u64,
+        receive_operation: u64,
+        (offset, length): (u64, u32),
+    ) -> Self {
+        let (lane, chunk) = over.numbers();
+        Self {
+            kind: frame::KIND_GRANT,
+            eager_class: 0,
+            reserved: 0.into(),
+            lane: lane.into(),
+            send_operation: send_operation.into(),
+            receive_operation: receive_operation.into(),
+            offset: offset.into(),
+            length: length.into(),
+            chunk: chunk.into(),
+        }
+    }
+
+    /// Returns what is to carry the range.
+    pub(crate) fn over(&self) -> GrantOver {
+        match (self.lane.get(), self.chunk.get()) {
+            (DATAGRAMS, _) => GrantOver::Datagrams,
+            (RING, ring) => GrantOver::Ring(ring),
+            (lane, chunk) => GrantOver::Lane { lane, chunk },
+        }
+    }
+
+    /// Checks that the range has 1 to `longest` bytes, all of them in a message of `message` bytes.
+    ///
+    /// RR-RDV-1.
+    pub(crate) fn check_range(&self, message: u64, longest: u32) -> Result<(), FrameError> {
+        let (offset, length) = (self.offset.get(), self.length.get());
+        let is_in = offset.checked_add(length.into()).is_some_and(|end| end <= message);
+        if is_in && (1..=longest).contains(&length) { Ok(()) } else { Err(self.error(message)) }
+    }
+
+    /// Returns the error of a grant that its receiver may not send, of a message of `message`
+    /// bytes; 0: whatever its length is.
+    #[cold]
+    pub(crate) fn error(&self, message: u64) -> FrameError {
+        let (offset, length) = (self.offset.get(), self.length.get());
+        FrameError::BadGrant { offset, length, message }
+    }
+}
+
+impl Refused {
+    /// Creates the answer to a grant of the receive `operation` that cannot be served.
+    pub(crate) fn new(over: GrantOver, operation: u64) -> Self {
+        Self {
+            kind: frame::KIND_REFUSED,
+            flags: 0,
+            reserved: 0.into(),
+            lane: over.numbers().0.into(),
+            operation: operation.into(),
+        }
+    }
+
+    /// Returns the bulk lane of the grant, on which nothing can follow. `None`: datagrams and rings
+    /// have no order to lose.
+    pub(crate) fn lane_to_abort(&self) -> Option<u32> {
+        Some(self.lane.get()).filter(|&lane| lane < RING)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_carries_a_range_round_trips() {
+        for over in [
+            GrantOver::Lane { lane: 0, chunk: 0 },
+            GrantOver::Lane { lane: RING - 1, chunk: u32::MAX },
+            GrantOver::Ring(7),
+            GrantOver::Datagrams,
+        ] {
+            assert_eq!(Grant::new(over, 1, 2, (3, 4)).over(), over);
+            let lane = match over {
+                GrantOver::Lane { lane, .. } => Some(lane),
+                GrantOver::Ring(_) | GrantOver::Datagrams => None,
+            };
+            assert_eq!(Refused::new(over, 2).lane_to_abort(), lane);
+        }
+    }
+
+    /// RR-RDV-1
+    #[test]
+    fn range_is_not_empty_and_lies_in_the_message() {
+        let check = |offset, length| {
+            let grant = Grant::new(GrantOver::Datagrams, 1, 2, (offset, length));
+            grant.check_range(1000, 100).is_ok()
+        };
+        assert!(check(0, 1) && check(0, 100) && check(900, 100) && check(999, 1));
+        for (offset, length) in [(0, 0), (0, 101), (901, 100), (1000, 1), (u64::MAX, 2)] {
+            assert!(!check(offset, length), "{length} bytes at {offset}");
+        }
+    }
+}

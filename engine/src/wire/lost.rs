@@ -20,7 +20,7 @@ pub(crate) const FLAG_LANE_ALONE: u8 = 1;
 pub(crate) const FLAG_LANE_LONG: u8 = 2;
 
 /// Number of the control lane in this frame: no bulk lane has it.
-pub(crate) const CONTROL_LANE: u32 = u32::MAX - 2;
+pub(crate) const CONTROL_LANE: u32 = super::LANES_END;
 
 /// The drawing above.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

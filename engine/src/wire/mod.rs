@@ -48,7 +48,7 @@ pub(crate) use done::Done;
 pub(crate) use eager::Eager;
 pub(crate) use frame::{Frame, FrameError, Frames};
 pub(crate) use goodbye::Goodbye;
-pub(crate) use grant::Grant;
+pub(crate) use grant::{Grant, GrantOver};
 pub(crate) use hello::{Hello, HelloReply};
 pub(crate) use lanes::LanesWanted;
 pub(crate) use lost::LaneLost;
@@ -80,6 +80,9 @@ pub(crate) const DATA_BYTES: usize = 8;
 
 /// Longest message, in bytes: keeps every offset and sum far from overflow.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 46;
+
+/// Numbers of bulk lanes are less: the others have a meaning of their own in single frames.
+pub(crate) const LANES_END: u32 = u32::MAX - 2;
 
 /// Longest chunk on a bulk lane, in bytes.
 pub(crate) const CHUNK_BYTES_MAX: u32 = 16 << 20;

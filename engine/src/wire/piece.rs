@@ -11,15 +11,12 @@
 //! +-----------------------------------+-----------------------------------+
 //! ```
 //!
-//! Its bytes follow, all of them granted on [`RING_LANE`] for the ring of that number. Those of a
+//! Its bytes follow, all of them granted on the ring of that number
+//! ([`GrantOver::Ring`](super::grant::GrantOver::Ring)). Those of a
 //! message come in order.
 
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-/// The lane of a grant whose bytes are to come by the ring. No bulk lane has this number, or the
-/// one above it, [`super::data::DATAGRAM_LANE`].
-pub(crate) const RING_LANE: u32 = u32::MAX - 1;
 
 /// Length of the header, in bytes.
 pub(crate) const PIECE_HEADER_BYTES: usize = 24;

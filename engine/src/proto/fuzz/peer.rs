@@ -9,8 +9,8 @@ use crate::wire::cma_source::FLAG_CMA;
 use crate::wire::eager::FLAG_DATA;
 use crate::wire::segment::FLAG_ACK_REQUESTED;
 use crate::wire::{
-    DATA_BYTES, EAGER_BYTES_MAX, Eager, Grant, MESSAGE_BYTES_MAX, OneSided, ProcessQuery,
-    ProcessStatus, Reply, ReplyRts, Rts, frame,
+    DATA_BYTES, EAGER_BYTES_MAX, Eager, Grant, GrantOver, MESSAGE_BYTES_MAX, OneSided,
+    ProcessQuery, ProcessStatus, Refused, Reply, ReplyRts, Rts, frame,
 };
 
 impl ScriptedPeer {
@@ -82,9 +82,18 @@ fn name(script: &mut Script<'_>, names: &[u64]) -> u64 {
     }
 }
 
-fn lane(script: &mut Script<'_>, lanes: &[u32]) -> u32 {
-    let other = u32::from(script.byte() % 8);
-    if lanes.is_empty() || other == 0 { other } else { script.pick(lanes) }
+/// Returns what carries a range: usually a lane, which may not exist.
+fn over(script: &mut Script<'_>, lanes: &[u32]) -> GrantOver {
+    let chunk = u32::from(script.byte() % 4);
+    match script.byte() {
+        // Sessions of this fuzzing have no datagrams: these end them.
+        254 => GrantOver::Datagrams,
+        255 => GrantOver::Ring(chunk),
+        byte => match u32::from(byte % 8) {
+            other if lanes.is_empty() || other == 0 => GrantOver::Lane { lane: other, chunk },
+            _ => GrantOver::Lane { lane: script.pick(lanes), chunk },
+        },
+    }
 }
 
 fn frame(script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
@@ -95,17 +104,11 @@ fn frame(script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
         0 | 1 => eager(script, names),
         2 | 3 => rts(script, names),
         4 | 5 => {
-            let grant = Grant {
-                kind: frame::KIND_GRANT,
-                eager_class: script.byte(),
-                reserved: 0.into(),
-                lane: lane(script, lanes).into(),
-                send_operation: name(script, names).into(),
-                receive_operation: name(script, names).into(),
-                offset: length(script).into(),
-                length: (length(script) as u32).into(),
-                chunk: u32::from(script.byte() % 4).into(),
-            };
+            let eager_class = script.byte();
+            let over = over(script, lanes);
+            let (send, receive) = (name(script, names), name(script, names));
+            let range = (length(script), length(script) as u32);
+            let grant = Grant { eager_class, ..Grant::new(over, send, receive, range) };
             grant.as_bytes().to_vec()
         }
         6 => bytes_of(&ControlFrame::done(name(script, names), script.byte() % 3, length(script))),
@@ -113,7 +116,7 @@ fn frame(script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
         8 => match script.byte() % 8 {
             0 => bytes_of(&ControlFrame::goodbye(script.byte() % 3)),
             1 | 2 => bytes_of(&ControlFrame::lanes_wanted()),
-            _ => bytes_of(&ControlFrame::refused(lane(script, lanes), name(script, names))),
+            _ => Refused::new(over(script, lanes), name(script, names)).as_bytes().to_vec(),
         },
         _ => {
             let count = script.below(64);

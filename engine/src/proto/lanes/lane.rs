@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::super::hint::Hint;
 use super::super::keys::{LaneKeys, TagKey};
-use super::super::operations::Operations;
 use super::super::rails::rate::Rate;
 use super::super::table::Id;
 use crate::wire::chunk::{CHUNK_HEADER_BYTES, CHUNK_MAGIC, CHUNK_TAG_BYTES, ChunkHeader};
@@ -92,20 +90,6 @@ fn tagged_part(header: &ChunkHeader) -> &[u8] {
 /// Limit on a lane's granted and unsent, or unreceived, ranges: many more than a horizon has. It
 /// bounds the memory of a sender whose peer grants and reads nothing.
 pub(in crate::proto) const GRANTED_MAX: usize = 1 << 16;
-
-/// Maximum number of ranges that another one overtakes, since the scan takes time.
-const LOOK_BACK: usize = 256;
-
-/// Returns the position after the last range whose message has a hint that `stays`.
-pub(in crate::proto) fn place_behind(
-    granted: &VecDeque<Outgoing>,
-    operations: &Operations,
-    stays: impl Fn(Hint) -> bool,
-) -> usize {
-    let stays = |range: &Outgoing| operations.get(range.operation).is_some_and(|it| stays(it.hint));
-    let from = granted.len().saturating_sub(LOOK_BACK);
-    granted.range(from..).rposition(stays).map_or(from, |last| from + last + 1)
-}
 
 /// Initial capacity for granted chunks: the horizon of the settings in short chunks, as during slow
 /// phases, and again in long ones.

@@ -13,9 +13,7 @@ use super::session::{ControlFrame, Session};
 use super::table::Id;
 use crate::proto::ready::Work;
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
-use crate::wire::lost::CONTROL_LANE;
-use crate::wire::piece::RING_LANE;
-use crate::wire::{Hello, Refused};
+use crate::wire::{Hello, LANES_END, Refused};
 
 pub(crate) mod lane;
 mod table;
@@ -107,7 +105,7 @@ impl Session {
         let Some(path) = self.path_without_lane(cx, now_ns) else { return };
         if self.connection.is_initiator() {
             self.open_missing_lanes(cx, now_ns);
-        } else if !self.lanes_requested && !self.pulls_by_datagram() {
+        } else if !self.lanes_requested && !self.rendezvous.is_in_datagrams() {
             self.rails.rest(path as u8, now_ns);
             self.lanes_requested = true;
             self.send_control(cx, ControlFrame::lanes_wanted());
@@ -236,7 +234,7 @@ impl Session {
         now_ns: u64,
     ) -> Result<Id, HelloStatus> {
         let number = hello.lane.get();
-        if self.bulk_in_datagrams || number >= CONTROL_LANE {
+        if self.bulk_in_datagrams || number >= LANES_END {
             return Err(HelloStatus::Malformed);
         }
         // Used up also if there is no space now, so that it cannot be replayed later.
@@ -430,9 +428,7 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         self.fail_pull(slot, Id::from_u64(refused.operation.get()), effects);
-        // Datagrams and rings have no order to lose.
-        let number = refused.lane.get();
-        if number < RING_LANE {
+        if let Some(number) = refused.lane_to_abort() {
             self.with(slot, |it, mut cx| it.handle_lane_aborted(&mut cx, number));
         }
     }

@@ -20,6 +20,7 @@
 //! data of a PUT is placed at once, and operations that need state at the target are bounded by
 //! [`REQUESTS_MAX`]. So one-sided operations make progress independent of messages.
 
+mod frames;
 pub(crate) mod origin;
 mod target;
 
@@ -70,9 +71,13 @@ pub(crate) enum Role {
     Target(Option<KeyName>),
 }
 
-/// One-sided state of a session.
+/// One-sided state of a session, allocated with the first operation.
 #[derive(Debug, Default)]
-pub(crate) struct SessionOneSided {
+pub(crate) struct SessionOneSided(Option<Box<OneSidedState>>);
+
+/// The same, of a session that has had an operation.
+#[derive(Debug, Default)]
+struct OneSidedState {
     /// Operations of this side that were not sent.
     waiting: VecDeque<Id>,
     /// Replies with data for the peer.
@@ -117,49 +122,10 @@ impl Refused {
     }
 }
 
-impl SessionOneSided {
-    /// Returns the operation to stage next, if `message` is the first waiting message.
-    pub(in crate::proto) fn next(&self, message: Option<Id>) -> Option<Id> {
-        if let Some(&reply) = self.replies.front() {
-            return Some(reply);
-        }
-        let operation = self.waiting.front().copied().filter(|_| !self.is_held);
-        match (operation, message) {
-            (Some(operation), Some(message)) => {
-                let is_messages = self.messages_next && !self.messages_wait;
-                Some(if is_messages { message } else { operation })
-            }
-            (operation, message) => operation.or(message),
-        }
-    }
-
-    /// Removes and returns the operations of this side, not sent yet, that `is_hit` selects.
-    pub(in crate::proto) fn take_waiting(&mut self, is_hit: impl Fn(&Id) -> bool) -> VecDeque<Id> {
-        let (hit, kept) = std::mem::take(&mut self.waiting).into_iter().partition(is_hit);
-        self.waiting = kept;
-        hit
-    }
-
-    /// Removes an operation from those that were not sent.
-    pub(in crate::proto) fn forget(&mut self, id: Id) {
-        self.waiting.retain(|&waiting| waiting != id);
-        self.replies.retain(|&waiting| waiting != id);
-    }
-
-    /// Notes that the first waiting operation was sent, and how it counts until its reply; messages
-    /// are next.
-    fn note_sent(&mut self, id: Id, role: Role) {
-        let sent = self.waiting.pop_front();
-        debug_assert_eq!(sent, Some(id), "operations are sent in order");
-        (self.messages_next, self.messages_wait) = (true, false);
-        self.outstanding += u32::from(role != Role::None);
-        self.long_puts += u32::from(role == Role::LongPut);
-    }
-
-    /// Notes that the first reply was staged.
-    fn note_replied(&mut self, id: Id) {
-        let staged = self.replies.pop_front();
-        debug_assert_eq!(staged, Some(id), "replies are sent in order");
+impl OneSidedState {
+    /// Returns whether something waits only for space.
+    fn has_ready(&self) -> bool {
+        !self.replies.is_empty() || (!self.waiting.is_empty() && !self.is_held)
     }
 
     /// Notes that an operation has ended that counted in a role. Returns whether operations that
@@ -176,22 +142,6 @@ impl SessionOneSided {
         self.outstanding = self.outstanding.saturating_sub(outstanding);
         self.long_puts = self.long_puts.saturating_sub(long_puts);
         outstanding > 0 && std::mem::take(&mut self.is_held)
-    }
-
-    /// Counts a short reply that waits for space.
-    pub(super) fn note_answer(&mut self) {
-        self.answers += 1;
-    }
-
-    /// Returns whether flushes of the peer wait for frames before them.
-    #[inline]
-    pub(super) fn has_flushes(&self) -> bool {
-        !self.flushes.is_empty()
-    }
-
-    /// Appends operations of this side, not sent yet.
-    pub(in crate::proto) fn add_waiting(&mut self, operations: VecDeque<Id>) {
-        self.waiting.extend(operations);
     }
 
     /// Notes that frame `number` was refused; all frames before `expected` have arrived.
@@ -211,30 +161,161 @@ impl SessionOneSided {
         self.flushes.insert(at, (number, operation));
     }
 
-    /// Notes that the first message is tried. Operations are next, if they can be sent.
-    pub(super) fn note_turn_of_messages(&mut self) {
-        (self.messages_next, self.messages_wait) = (false, true);
-    }
-
-    /// Notes that a waiting frame was staged.
-    #[inline]
-    pub(in crate::proto) fn note_reply_staged(known: &mut Option<Box<Self>>, frame: &ControlFrame) {
-        if let (ControlFrame::Reply(_), Some(it)) = (frame, known) {
-            it.answers = it.answers.saturating_sub(1);
+    /// Removes the first flush of the peer, if all frames before it have arrived, as all before
+    /// `expected` have. Returns its operation, and the refusals that it reports.
+    ///
+    /// RR-RMA-5.
+    fn take_flush(&mut self, expected: u32) -> Option<(u64, u64)> {
+        let &(number, operation) = self.flushes.front()?;
+        if !is_before(number, expected) && !planted!(FlushEarly) {
+            return None;
         }
+        self.flushes.pop_front();
+        Some((operation, self.refused.take_before(number)))
     }
 
     /// Returns an error if the peer has more operations outstanding than it may.
     ///
     /// RR-RMA-3.
-    pub(super) fn check_kept(&self) -> Result<(), FrameError> {
+    fn check_kept(&self) -> Result<(), FrameError> {
         let kept = self.served.saturating_add(self.answers).max(self.flushes.len() as u32);
         if kept >= ENDURED_MAX { Err(FrameError::TooManyRequests(kept)) } else { Ok(()) }
     }
+}
 
-    /// Returns whether something waits only for space.
-    pub(super) fn has_ready(&self) -> bool {
-        !self.replies.is_empty() || (!self.waiting.is_empty() && !self.is_held)
+impl SessionOneSided {
+    /// Returns the state, which exists from now on.
+    fn state(&mut self) -> &mut OneSidedState {
+        self.0.get_or_insert_default()
+    }
+
+    /// Returns whether there were operations, of either side, since the session was established.
+    fn is_used(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Returns the operation to stage next, if `message` is the first waiting message.
+    #[inline]
+    pub(in crate::proto) fn next(&self, message: Option<Id>) -> Option<Id> {
+        let Some(state) = &self.0 else { return message };
+        if let Some(&reply) = state.replies.front() {
+            return Some(reply);
+        }
+        let operation = state.waiting.front().copied().filter(|_| !state.is_held);
+        match (operation, message) {
+            (Some(operation), Some(message)) => {
+                let is_messages = state.messages_next && !state.messages_wait;
+                Some(if is_messages { message } else { operation })
+            }
+            (operation, message) => operation.or(message),
+        }
+    }
+
+    /// Returns whether operations or replies wait only for space.
+    #[inline]
+    pub(in crate::proto) fn has_ready(&self) -> bool {
+        self.0.as_ref().is_some_and(|it| it.has_ready())
+    }
+
+    /// Returns whether no operation waits to be sent, and no reply.
+    pub(in crate::proto) fn has_all_staged(&self) -> bool {
+        self.0.as_ref().is_none_or(|it| it.waiting.is_empty() && it.replies.is_empty())
+    }
+
+    /// Returns the number of operations of this side that were not sent.
+    #[inline]
+    fn waiting_count(&self) -> usize {
+        self.0.as_ref().map_or(0, |it| it.waiting.len())
+    }
+
+    /// Appends an operation of this side, not sent yet.
+    fn push_waiting(&mut self, id: Id) {
+        self.state().waiting.push_back(id);
+    }
+
+    /// Removes and returns the operations of this side, not sent yet, that `is_hit` selects.
+    pub(in crate::proto) fn take_waiting(&mut self, is_hit: impl Fn(&Id) -> bool) -> VecDeque<Id> {
+        let Some(state) = &mut self.0 else { return VecDeque::new() };
+        let (hit, kept) = std::mem::take(&mut state.waiting).into_iter().partition(is_hit);
+        state.waiting = kept;
+        hit
+    }
+
+    /// Appends operations of this side, not sent yet.
+    pub(in crate::proto) fn add_waiting(&mut self, operations: VecDeque<Id>) {
+        if !operations.is_empty() {
+            self.state().waiting.extend(operations);
+        }
+    }
+
+    /// Removes an operation from those that were not sent.
+    pub(in crate::proto) fn remove_waiting(&mut self, id: Id) {
+        if let Some(state) = &mut self.0 {
+            state.waiting.retain(|&waiting| waiting != id);
+            state.replies.retain(|&waiting| waiting != id);
+        }
+    }
+
+    /// Drops everything: the session has ended.
+    pub(in crate::proto) fn end(&mut self) {
+        self.0 = None;
+    }
+
+    /// Notes that the first waiting operation was sent, and how it counts until its reply; messages
+    /// are next.
+    fn note_sent(&mut self, id: Id, role: Role) {
+        let state = self.state();
+        let sent = state.waiting.pop_front();
+        debug_assert_eq!(sent, Some(id), "operations are sent in order");
+        (state.messages_next, state.messages_wait) = (true, false);
+        state.outstanding += u32::from(role != Role::None);
+        state.long_puts += u32::from(role == Role::LongPut);
+    }
+
+    /// Notes that the first reply was staged.
+    fn note_replied(&mut self, id: Id) {
+        let staged = self.state().replies.pop_front();
+        debug_assert_eq!(staged, Some(id), "replies are sent in order");
+    }
+
+    /// Notes that an operation has ended that counted in a role. Returns whether operations that
+    /// were held may be sent. The state of a session that fails is dropped before its operations
+    /// end.
+    fn note_ended(&mut self, role: Role) -> bool {
+        self.0.as_mut().is_some_and(|it| it.note_ended(role))
+    }
+
+    /// Removes the first flush of the peer, as [`OneSidedState::take_flush`] does.
+    fn take_flush(&mut self, expected: u32) -> Option<(u64, u64)> {
+        self.0.as_mut()?.take_flush(expected)
+    }
+
+    /// Counts a frame that waits for space, if it is a short reply.
+    pub(in crate::proto) fn note_queued(&mut self, frame: &ControlFrame) {
+        if let (ControlFrame::Reply(_), Some(state)) = (frame, &mut self.0) {
+            state.answers += 1;
+        }
+    }
+
+    /// Notes that such a frame was staged.
+    #[inline]
+    pub(in crate::proto) fn note_staged(&mut self, frame: &ControlFrame) {
+        if let (ControlFrame::Reply(_), Some(state)) = (frame, &mut self.0) {
+            state.answers = state.answers.saturating_sub(1);
+        }
+    }
+
+    /// Returns whether flushes of the peer wait for frames before them.
+    #[inline]
+    pub(in crate::proto) fn has_flushes(&self) -> bool {
+        self.0.as_ref().is_some_and(|it| !it.flushes.is_empty())
+    }
+
+    /// Notes that the first message is tried. Operations are next, if they can be sent.
+    pub(in crate::proto) fn note_turn_of_messages(&mut self) {
+        if let Some(state) = &mut self.0 {
+            (state.messages_next, state.messages_wait) = (false, true);
+        }
     }
 }
 
@@ -243,16 +324,16 @@ mod tests {
     use super::*;
 
     /// Returns the number reported by a flush received as frame `number`, as the oldest one.
-    fn reported_refusals(one_sided: &mut SessionOneSided, number: u32) -> u64 {
-        assert_eq!(one_sided.flushes.pop_front().map(|(first, _)| first), Some(number));
-        one_sided.refused.take_before(number)
+    fn reported_refusals(one_sided: &mut OneSidedState, number: u32) -> u64 {
+        assert_eq!(one_sided.flushes.front().map(|&(first, _)| first), Some(number));
+        one_sided.take_flush(number.wrapping_add(1)).unwrap().1
     }
 
     /// Frames 10, 11 and 13 are refused; 12 and 15, flushes, wait for 9, which arrives last. The
     /// later flush arrives first.
     #[test]
     fn refusal_is_reported_by_the_first_later_flush() {
-        let mut one_sided = SessionOneSided::default();
+        let mut one_sided = OneSidedState::default();
         one_sided.note_refused(7, 8);
         one_sided.note_refused(13, 9);
         one_sided.hold_flush(15, 1);
@@ -265,7 +346,7 @@ mod tests {
 
     #[test]
     fn unflushed_refusals_are_counted_without_state() {
-        let mut one_sided = SessionOneSided::default();
+        let mut one_sided = OneSidedState::default();
         for number in 0..1000 {
             one_sided.note_refused(number, number & !7);
             assert!(one_sided.refused.early.len() <= 8);
@@ -276,7 +357,7 @@ mod tests {
 
     #[test]
     fn frame_numbers_wrap_around() {
-        let mut one_sided = SessionOneSided::default();
+        let mut one_sided = OneSidedState::default();
         one_sided.note_refused(u32::MAX, u32::MAX - 1);
         one_sided.hold_flush(1, 1);
         one_sided.hold_flush(u32::MAX - 1, 2);

@@ -8,16 +8,16 @@ use super::super::core::Core;
 use super::super::data_bytes::DataBytes;
 use super::super::effects::{Arrival, CompletionLevel, Effects, Ended};
 use super::super::hint::Hint;
-use super::super::operation::{Cause, Operation, OperationState, Serving};
+use super::super::operation::{Cause, Operation, OperationState};
 use super::super::receive::LongMatch;
 use super::super::regions::Refusal;
 use super::super::rendezvous::Offered;
-use super::super::segments::segment::LONG_PAYLOAD_BYTES;
-use super::super::segments::stage_put;
+use super::super::rendezvous::serving::Serving;
+use super::super::segments::{Segments, stage_put};
 use super::super::send::{SendRefusal, Staged};
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
-use super::{REQUESTS_MAX, Role, Verb};
+use super::{REQUESTS_MAX, Role, SessionOneSided, Verb};
 use crate::proto::ready::Work;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::done::STATUS_ABANDONED;
@@ -108,33 +108,10 @@ impl Asking {
 }
 
 impl Session {
-    /// Returns the first waiting entry, of messages and one-sided operations.
-    #[inline]
-    pub(in crate::proto) fn next_waiting(&self) -> Option<Id> {
-        let message = self.waiting.front().copied();
-        match self.one_sided.as_deref() {
-            None => message,
-            Some(one_sided) => one_sided.next(message),
-        }
-    }
-
     /// Returns whether something waits to be staged.
     #[inline]
     pub(in crate::proto) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty() || self.has_ready_operations()
-    }
-
-    /// Returns whether one-sided operations or replies wait only for space.
-    #[inline]
-    pub(in crate::proto) fn has_ready_operations(&self) -> bool {
-        self.one_sided.as_ref().is_some_and(|it| it.has_ready())
-    }
-
-    /// Returns whether nothing waits, for replies included.
-    pub(in crate::proto) fn has_all_staged(&self) -> bool {
-        let one_sided = self.one_sided.as_deref();
-        self.waiting.is_empty()
-            && one_sided.is_none_or(|it| it.waiting.is_empty() && it.replies.is_empty())
+        !self.waiting.is_empty() || self.one_sided.has_ready()
     }
 }
 
@@ -158,8 +135,8 @@ impl Core {
         length: u64,
     ) -> Result<Id, SendRefusal> {
         let slot = self.route(request.peer)?;
-        let one_sided = self.sessions.at(slot as usize).and_then(|it| it.one_sided.as_deref());
-        if one_sided.map_or(0, |it| it.waiting.len()) >= self.shared.config.send_queue_ops {
+        let waiting = self.sessions.at(slot as usize).map_or(0, |it| it.one_sided.waiting_count());
+        if waiting >= self.shared.config.send_queue_ops {
             return Err(SendRefusal::WAITING_SENDS);
         }
         let operation = request.into_operation(slot, length);
@@ -180,7 +157,7 @@ impl Core {
 
     /// Returns a remote endpoint of each session with one-sided operations.
     pub(crate) fn peers_operated_on(&self) -> impl Iterator<Item = Id> {
-        let sessions = self.sessions.iter().filter(|(_, it)| it.one_sided.is_some());
+        let sessions = self.sessions.iter().filter(|(_, it)| it.one_sided.is_used());
         sessions.filter_map(|(_, session)| {
             session.remotes.iter().find_map(|remote| self.shared.peers.id_at(remote))
         })
@@ -189,11 +166,10 @@ impl Core {
     /// Queues a new one-sided operation, and connects if necessary.
     pub(crate) fn enqueue_one_sided(&mut self, id: Id, now_ns: u64) {
         let slot = self.shared.operations.get(id).map(|operation| operation.session);
-        let Some((session, mut cx)) = slot.and_then(|slot| self.enter(slot)) else {
-            debug_assert!(false, "an operation is queued when it is created");
-            return;
-        };
-        session.one_sided.get_or_insert_default().waiting.push_back(id);
+        let entered = slot.and_then(|slot| self.enter(slot));
+        let entered = debug_assert_some!(entered, "an operation is queued when it is created");
+        let Some((session, mut cx)) = entered else { return };
+        session.one_sided.push_waiting(id);
         if session.is_connected() {
             cx.add_work(Work::Stage);
         } else {
@@ -211,8 +187,10 @@ impl Core {
         payload: &[u8],
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
-        if let Some(refused_put) = session.handle_reply(&mut cx, reply, payload, effects)? {
+        let entered = debug_assert_some!(self.enter(slot), "the session of a frame exists");
+        if let Some((session, mut cx)) = entered
+            && let Some(refused_put) = session.handle_reply(&mut cx, reply, payload, effects)?
+        {
             self.finish_serving(refused_put, effects);
         }
         Ok(())
@@ -228,20 +206,97 @@ impl Core {
     }
 }
 
-impl Session {
-    /// Returns the longest put, or reply to a get, that is sent with its header, in bytes: in one
-    /// datagram, and at all.
-    #[inline]
-    pub(super) fn whole_max(&self, config: &Config, header: usize) -> (u64, u64) {
-        let eager = u64::from(config.eager_limit).min(LONG_PAYLOAD_BYTES as u64);
-        let segments = &self.segments;
-        if !segments.is_open() {
-            return (0, 0);
+impl SessionOneSided {
+    /// Tries to stage its operation `id`, which [`Core::poll_waiting`] returned.
+    pub(in crate::proto) fn stage_request<'a>(
+        &mut self,
+        cx: Cx<'a>,
+        segments: &mut Segments,
+        id: Id,
+    ) -> Staged<'a> {
+        let Cx { slot, shared: SharedState { operations, peers, pool, ready, config, .. } } = cx;
+        let found = debug_assert_some!(operations.get_mut(id), "what waits has not ended");
+        let Some(operation) = found else { return Staged::Blocked };
+        let target = peers.at(operation.remote);
+        let target = debug_assert_some!(target, "operations end before their peer is removed");
+        let (OperationState::Asking(asking), Some(target)) = (&operation.state, target) else {
+            debug_assert!(false, "operations that wait were not sent");
+            return Staged::Blocked;
+        };
+        let state = self.state();
+        let data = DataBytes::of(operation.data);
+        let extra = size_of::<OneSided>() + data.as_slice().len();
+        let is_flush_early =
+            asking.verb == Verb::Flush && state.long_puts > 0 && !planted!(OvertakePulls);
+        let (short, whole) = segments.whole_max(config, extra);
+        let form = asking.form(whole, segments.offers_source(operation.length));
+        let is_pulled = form.kind == frame::KIND_PUT_RTS;
+        let has_source = is_pulled && form.flags & FLAG_CMA != 0;
+        let reply_bytes = if is_pulled { Some(0) } else { asking.reply_bytes() };
+        let most = if operation.fence { 1 } else { REQUESTS_MAX };
+        let is_full = (operation.fence || reply_bytes.is_some()) && state.outstanding >= most;
+        if is_full || is_flush_early {
+            state.is_held = true;
+            return Staged::Blocked;
         }
-        let short = (segments.frame_bytes_max() - header) as u64;
-        (short, if segments.protocol().goes_by_stream() { eager.max(short) } else { short })
+        let (atomic, datatype) = match asking.verb {
+            Verb::Atomic { atomic, datatype, .. } => (atomic, datatype),
+            _ => (0, 0),
+        };
+        let has_data = if operation.data.is_some() { eager::FLAG_DATA } else { 0 };
+        let name = if reply_bytes.is_some() { id.to_u64() } else { 0 };
+        let header = OneSided {
+            kind: form.kind,
+            flags: form.flags | has_data,
+            target_endpoint: target.endpoint.into(),
+            source_endpoint: operation.endpoint.into(),
+            atomic,
+            datatype,
+            length: asking.length.into(),
+            key: asking.key.into(),
+            offset: asking.offset.into(),
+            operation: name.into(),
+        };
+        let mut head = [0; size_of::<OneSided>() + DATA_BYTES];
+        head[..size_of::<OneSided>()].copy_from_slice(header.as_bytes());
+        head[size_of::<OneSided>()..extra].copy_from_slice(data.as_slice());
+        let pieces = [&head[..extra], &asking.operands];
+        let is_long = form.payload as u64 > short;
+        let (payload, hint) = (form.payload, operation.hint);
+        let staged = segments.push_one_sided((pool, slot), pieces, payload, hint, is_long);
+        let Some(segment) = staged.and_then(|id| pool.get_mut(id)) else {
+            // Acknowledgements and sent segments resume it.
+            ready.remove(slot, Work::Stage);
+            return Staged::Blocked;
+        };
+        ready.add(slot, Work::Flush);
+        let role = match reply_bytes {
+            None => Role::None,
+            Some(_) if is_pulled => Role::LongPut,
+            Some(_) => Role::Origin,
+        };
+        self.note_sent(id, role);
+        let completes = role == Role::None;
+        if completes {
+            operations.remove(id);
+            segment.completes_unacked = true;
+        } else {
+            operation.role = role;
+            operation.state = match is_pulled {
+                true => OperationState::Serving(Serving::new(has_source)),
+                false => OperationState::AwaitReply { bytes: reply_bytes.unwrap_or(0) },
+            };
+        }
+        let room = segment.newest(payload);
+        match payload {
+            _ if has_source => Staged::Source { room },
+            0 if !completes => Staged::Rts { room },
+            _ => Staged::Eager { room, completes },
+        }
     }
+}
 
+impl Session {
     /// Fast path: reserves space for a put to endpoint `target` that completes when it is staged.
     /// `None`: use the general path.
     #[inline]
@@ -252,9 +307,7 @@ impl Session {
         request: &OneSidedRequest,
     ) -> Option<&'a mut [u8]> {
         let Cx { slot, shared: SharedState { config, pool, ready, .. } } = cx;
-        if !self.is_plain_put(config, request)
-            || self.one_sided.as_ref().is_some_and(|it| !it.waiting.is_empty())
-        {
+        if !self.is_plain_put(config, request) || self.one_sided.waiting_count() > 0 {
             return None;
         }
         let header = OneSided {
@@ -284,90 +337,7 @@ impl Session {
             && !request.invalidates
             && self.is_connected()
             && !self.is_leaving
-            && request.length <= self.whole_max(config, size_of::<OneSided>()).1
-    }
-
-    /// Tries to stage its operation `id`, which [`Core::poll_waiting`] returned.
-    pub(in crate::proto) fn stage_request<'a>(&mut self, cx: Cx<'a>, id: Id) -> Staged<'a> {
-        let Cx { slot, shared: SharedState { operations, peers, pool, ready, config, .. } } = cx;
-        let found = operations.get_mut(id).zip(self.one_sided.as_deref_mut());
-        debug_assert!(found.is_some(), "what waits has not ended");
-        let Some((operation, one_sided)) = found else { return Staged::Blocked };
-        let target = peers.at(operation.remote);
-        debug_assert!(target.is_some(), "operations end before their peer is removed");
-        let (OperationState::Asking(asking), Some(target)) = (&operation.state, target) else {
-            return Staged::Blocked;
-        };
-        let data = DataBytes::of(operation.data);
-        let extra = size_of::<OneSided>() + data.as_slice().len();
-        let is_flush_early =
-            asking.verb == Verb::Flush && one_sided.long_puts > 0 && !planted!(OvertakePulls);
-        let outstanding = one_sided.outstanding;
-        let (short, whole) = self.whole_max(config, extra);
-        let form = asking.form(whole, self.offers_source(operation.length));
-        let is_pulled = form.kind == frame::KIND_PUT_RTS;
-        let has_source = is_pulled && form.flags & FLAG_CMA != 0;
-        let reply_bytes = if is_pulled { Some(0) } else { asking.reply_bytes() };
-        let most = if operation.fence { 1 } else { REQUESTS_MAX };
-        let is_full = (operation.fence || reply_bytes.is_some()) && outstanding >= most;
-        if is_full || is_flush_early {
-            self.one_sided.get_or_insert_default().is_held = true;
-            return Staged::Blocked;
-        }
-        let (atomic, datatype) = match asking.verb {
-            Verb::Atomic { atomic, datatype, .. } => (atomic, datatype),
-            _ => (0, 0),
-        };
-        let has_data = if operation.data.is_some() { eager::FLAG_DATA } else { 0 };
-        let name = if reply_bytes.is_some() { id.to_u64() } else { 0 };
-        let header = OneSided {
-            kind: form.kind,
-            flags: form.flags | has_data,
-            target_endpoint: target.endpoint.into(),
-            source_endpoint: operation.endpoint.into(),
-            atomic,
-            datatype,
-            length: asking.length.into(),
-            key: asking.key.into(),
-            offset: asking.offset.into(),
-            operation: name.into(),
-        };
-        let mut head = [0; size_of::<OneSided>() + DATA_BYTES];
-        head[..size_of::<OneSided>()].copy_from_slice(header.as_bytes());
-        head[size_of::<OneSided>()..extra].copy_from_slice(data.as_slice());
-        let pieces = [&head[..extra], &asking.operands];
-        let is_long = form.payload as u64 > short;
-        let (payload, hint) = (form.payload, operation.hint);
-        let staged = self.push_one_sided((pool, slot), pieces, payload, hint, is_long);
-        let Some(segment) = staged.and_then(|id| pool.get_mut(id)) else {
-            // Acknowledgements and sent segments resume it.
-            ready.remove(slot, Work::Stage);
-            return Staged::Blocked;
-        };
-        ready.add(slot, Work::Flush);
-        let role = match reply_bytes {
-            None => Role::None,
-            Some(_) if is_pulled => Role::LongPut,
-            Some(_) => Role::Origin,
-        };
-        self.one_sided.get_or_insert_default().note_sent(id, role);
-        let completes = role == Role::None;
-        if completes {
-            operations.remove(id);
-            segment.completes_unacked = true;
-        } else {
-            operation.role = role;
-            operation.state = match is_pulled {
-                true => OperationState::Serving(Serving { has_source, ..Serving::default() }),
-                false => OperationState::AwaitReply { bytes: reply_bytes.unwrap_or(0) },
-            };
-        }
-        let room = segment.newest(payload);
-        match payload {
-            _ if has_source => Staged::Source { room },
-            0 if !completes => Staged::Rts { room },
-            _ => Staged::Eager { room, completes },
-        }
+            && request.length <= self.segments.whole_max(config, size_of::<OneSided>()).1
     }
 
     /// Handles the reply to an operation. Returns a long put that was refused: it ends when the
@@ -388,9 +358,10 @@ impl Session {
         let (remote, accepted) = (operation.remote, operation.length);
         let refusal = (reply.status != STATUS_DONE).then(|| refusal_of(reply.status));
         let ended = match (&mut operation.state, refusal) {
-            (OperationState::Serving(serving), refusal) if operation.role == Role::LongPut => {
-                let Some(refusal) = refusal else { return Ok(None) };
-                serving.failed.get_or_insert(Cause::Refused(refusal));
+            (OperationState::Serving(serving), Some(refusal))
+                if operation.role == Role::LongPut =>
+            {
+                serving.fail(Cause::Refused(refusal));
                 return Ok(Some(id));
             }
             (OperationState::AwaitReply { .. }, Some(refusal)) => {
@@ -440,8 +411,8 @@ impl Session {
         };
         let (length, hint) = (operation.length, operation.hint);
         let peer = peers.id_at(operation.remote);
-        debug_assert!(peer.is_some(), "operations end before their peer is removed");
-        let arrival = Arrival { peer: peer?, context: 0, tag: 0, length, data: None };
+        let peer = debug_assert_some!(peer, "operations end before their peer is removed")?;
+        let arrival = Arrival { peer, context: 0, tag: 0, length, data: None };
         let source = CmaSource::of_frame(source);
         Some(LongMatch { id, offered: Offered { send_operation, hint, first: 0, source }, arrival })
     }
@@ -463,8 +434,7 @@ impl Session {
     /// Releases what an ended operation counted toward the limits of the session.
     #[cold]
     fn release_role(&mut self, cx: &mut Cx<'_>, role: Role) {
-        // The state of a session that fails is dropped before its operations end.
-        let may_send = self.one_sided.as_deref_mut().is_some_and(|it| it.note_ended(role));
+        let may_send = self.one_sided.note_ended(role);
         if let Role::Target(Some(key)) = role {
             cx.shared.regions.end(key, cx.slot);
         }

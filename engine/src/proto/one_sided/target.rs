@@ -5,16 +5,16 @@ use zerocopy::IntoBytes;
 use super::super::context::{Cx, SharedState};
 use super::super::effects::{Arrival, Effects};
 use super::super::hint::Hint;
-use super::super::operation::{NO_REMOTE, Operation, OperationState, Serving};
+use super::super::operation::{NO_REMOTE, Operation, OperationState};
 use super::super::receive::{LongMatch, LongMatched};
 use super::super::regions::{Access, Granted, Refusal, Regions};
 use super::super::rendezvous::Offered;
-use super::super::segments::segment::SegmentPool;
-use super::super::segments::window::is_before;
+use super::super::rendezvous::serving::Serving;
+use super::super::segments::Segments;
 use super::super::send::Staged;
 use super::super::session::{ControlFrame, Session, ShortReply};
 use super::super::table::Id;
-use super::{Role, SHORT_REPLY_BYTES};
+use super::{Role, SHORT_REPLY_BYTES, SessionOneSided};
 use crate::proto::ready::Work;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::one_sided::{
@@ -56,70 +56,31 @@ impl Request<'_> {
     }
 }
 
-impl Session {
-    /// Handles an operation on this engine's memory, received as frame `number`. Returns a put
-    /// whose bytes are to be pulled.
-    ///
-    /// RR-RMA-1, RR-RMA-2, RR-RMA-3, RR-RMA-4, RR-RMA-6, RR-RMA-7.
-    pub(in crate::proto) fn handle_one_sided(
+/// What follows an operation of the peer.
+enum Answer {
+    Nothing,
+    /// A short reply.
+    Reply(ShortReply),
+    /// The bytes of a put are to be pulled.
+    Pull(LongMatch),
+}
+
+impl SessionOneSided {
+    /// Executes an operation on this engine's memory, which has passed all checks of its header:
+    /// `data` is its remote data, `bytes` what follows it.
+    fn execute(
         &mut self,
         cx: &mut Cx<'_>,
-        (number, header): (u32, &OneSided),
-        (data, operands): (Option<u64>, &[u8]),
-        now_ns: u64,
+        header: &OneSided,
+        (granted, arrival): (Granted, Arrival),
+        bytes: &[u8],
         effects: &mut impl Effects,
-    ) -> LongMatched {
-        self.segments.note_message(now_ns);
-        let one_sided = self.one_sided.get_or_insert_default();
-        if header.operation.get() != 0 || header.kind != frame::KIND_PUT {
-            one_sided.check_kept()?;
+    ) -> Result<Answer, Refusal> {
+        match header.kind {
+            frame::KIND_PUT => self.place_put(cx, header, granted, &arrival, bytes, effects),
+            frame::KIND_ATOMIC => self.apply_atomic(cx, header, granted, &arrival, bytes, effects),
+            _ => self.serve(cx, header, granted, arrival, bytes, effects),
         }
-        if header.kind == frame::KIND_FLUSH {
-            one_sided.hold_flush(number, header.operation.get());
-            self.answer_flushes(cx);
-            return Ok(None);
-        }
-        let target = header.target_endpoint.get();
-        let request = Request { number, header };
-        if !cx.shared.endpoints.is_open(target) {
-            self.refuse(cx, request, Refusal::Endpoint);
-            return Ok(None);
-        }
-        let source = header.source_endpoint.get();
-        let remote = cx.shared.peers.remote_of(cx.slot, self, source);
-        let remote = remote.ok_or(FrameError::UnknownSource(source))?;
-        // Other operations have none, whatever the frame contains.
-        let is_put = matches!(header.kind, frame::KIND_PUT | frame::KIND_PUT_RTS);
-        let data = data.filter(|_| is_put);
-        let (key, offset, length) = (header.key.get(), header.offset.get(), header.length.get());
-        let SharedState { regions, peers, .. } = &mut *cx.shared;
-        let granted = regions.check(self.engine, key, offset, length, request.access(), now_ns);
-        let granted = granted.and_then(|granted| match data {
-            Some(_) if !effects.can_report(target) => Err(Refusal::Busy),
-            _ => Ok(granted),
-        });
-        let granted = match granted {
-            Ok(granted) => granted,
-            Err(refusal) => {
-                self.refuse(cx, request, refusal);
-                return Ok(None);
-            }
-        };
-        let peer = peers.id_at(remote);
-        debug_assert!(peer.is_some(), "a source is known");
-        let Some(peer) = peer else { return Ok(None) };
-        let arrival = Arrival { peer, context: 0, tag: key, length, data };
-        let done = match header.kind {
-            frame::KIND_PUT => self.place_put(cx, header, granted, &arrival, operands, effects),
-            frame::KIND_ATOMIC => {
-                self.apply_atomic(cx, header, granted, &arrival, operands, effects)
-            }
-            _ => self.serve(cx, header, granted, arrival, operands, effects),
-        };
-        Ok(done.unwrap_or_else(|refusal| {
-            self.refuse(cx, request, refusal);
-            None
-        }))
     }
 
     fn place_put(
@@ -130,14 +91,13 @@ impl Session {
         arrival: &Arrival,
         bytes: &[u8],
         effects: &mut impl Effects,
-    ) -> Result<Option<LongMatch>, Refusal> {
+    ) -> Result<Answer, Refusal> {
         let start = granted.start + u64::from(planted!(ShiftPut));
         effects.put(granted.region, start, bytes)?;
         cx.shared.regions.invalidate_by(header);
         let target = header.target_endpoint.get();
         effects.accessed(granted.region, Access::REMOTE_WRITE, target, arrival);
-        self.answer(cx, header, &[], effects);
-        Ok(None)
+        Ok(self.answer(cx, header, &[], effects))
     }
 
     fn apply_atomic(
@@ -148,7 +108,7 @@ impl Session {
         arrival: &Arrival,
         operands: &[u8],
         effects: &mut impl Effects,
-    ) -> Result<Option<LongMatch>, Refusal> {
+    ) -> Result<Answer, Refusal> {
         let length = header.length.get() as usize;
         let compared = if header.flags & FLAG_COMPARE != 0 { length } else { 0 };
         let (compare, operands) = operands.split_at(compared.min(operands.len()));
@@ -164,12 +124,10 @@ impl Session {
         effects.atomic(granted.region, granted.start, codes, (compare, operands), into)?;
         let target = header.target_endpoint.get();
         effects.accessed(granted.region, Access::REMOTE_ATOMIC, target, arrival);
-        self.answer(cx, header, fetched, effects);
-        Ok(None)
+        Ok(self.answer(cx, header, fetched, effects))
     }
 
-    /// Starts an operation on this engine's memory that does not complete at once. Returns a put,
-    /// whose bytes are to be pulled.
+    /// Starts an operation on this engine's memory that does not complete at once.
     fn serve(
         &mut self,
         cx: &mut Cx<'_>,
@@ -178,7 +136,7 @@ impl Session {
         arrival: Arrival,
         source: &[u8],
         effects: &mut impl Effects,
-    ) -> Result<Option<LongMatch>, Refusal> {
+    ) -> Result<Answer, Refusal> {
         let SharedState { regions, operations, .. } = &mut *cx.shared;
         let (length, target) = (header.length.get(), header.target_endpoint.get());
         let to = header.operation.get();
@@ -204,29 +162,41 @@ impl Session {
             regions.end(granted.key, cx.slot);
             return Err(refusal);
         }
-        let one_sided = self.one_sided.get_or_insert_default();
-        one_sided.served += 1;
         if is_write {
+            self.state().served += 1;
             regions.invalidate_by(header);
             let source = CmaSource::of_frame(source);
             let offered = Offered { send_operation: to, hint: Hint::None, first: 0, source };
-            return Ok(Some(LongMatch { id, offered, arrival }));
+            return Ok(Answer::Pull(LongMatch { id, offered, arrival }));
         }
-        one_sided.replies.push_back(id);
-        cx.add_work(Work::Stage);
-        Ok(None)
+        self.push_reply(cx, id);
+        Ok(Answer::Nothing)
     }
 
-    /// Reports a refusal to the origin, if it waits, or counts it for the flush after it.
-    fn refuse(&mut self, cx: &mut Cx<'_>, request: Request<'_>, refusal: Refusal) {
+    /// Queues a reply with data.
+    fn push_reply(&mut self, cx: &mut Cx<'_>, id: Id) {
+        let state = self.state();
+        state.served += 1;
+        state.replies.push_back(id);
+        cx.add_work(Work::Stage);
+    }
+
+    /// Refuses an operation of the peer: the origin gets a reply, if it waits; if not, the flush
+    /// after it reports the refusal. All frames before `expected` have arrived.
+    fn refuse(
+        &mut self,
+        cx: &mut Cx<'_>,
+        request: Request<'_>,
+        refusal: Refusal,
+        expected: u32,
+    ) -> Answer {
         cx.shared.counters.refused_accesses += 1;
         let operation = request.header.operation.get();
         if operation != 0 {
-            let reply = ShortReply::new(operation, refusal.code(), &[]);
-            return self.send_control(cx, ControlFrame::Reply(reply));
+            return Answer::Reply(ShortReply::new(operation, refusal.code(), &[]));
         }
-        let one_sided = self.one_sided.get_or_insert_default();
-        one_sided.note_refused(request.number, self.segments.expected_frame());
+        self.state().note_refused(request.number, expected);
+        Answer::Nothing
     }
 
     /// Replies to an operation that is done, if the origin waits.
@@ -236,14 +206,13 @@ impl Session {
         header: &OneSided,
         bytes: &[u8],
         effects: &mut impl Effects,
-    ) {
+    ) -> Answer {
         let to = header.operation.get();
         if to == 0 {
-            return;
+            return Answer::Nothing;
         }
         if bytes.len() <= SHORT_REPLY_BYTES {
-            let reply = ShortReply::new(to, STATUS_DONE, bytes);
-            return self.send_control(cx, ControlFrame::Reply(reply));
+            return Answer::Reply(ShortReply::new(to, STATUS_DONE, bytes));
         }
         let (endpoint, state) = (header.target_endpoint.get(), OperationState::Replying { to });
         let operation = Operation {
@@ -251,37 +220,37 @@ impl Session {
             role: Role::Target(None),
             ..Operation::new(endpoint, cx.slot, NO_REMOTE, state)
         };
-        let Some(id) = cx.shared.operations.insert(operation) else {
-            debug_assert!(false, "space was checked before execution");
-            return;
-        };
-        effects.keep(id, bytes);
-        let one_sided = self.one_sided.get_or_insert_default();
-        one_sided.served += 1;
-        one_sided.replies.push_back(id);
-        cx.add_work(Work::Stage);
+        let inserted = cx.shared.operations.insert(operation);
+        let inserted = debug_assert_some!(inserted, "space was checked before execution");
+        if let Some(id) = inserted {
+            effects.keep(id, bytes);
+            self.push_reply(cx, id);
+        }
+        Answer::Nothing
     }
 
-    /// Tries to stage the data of reply `id` to operation `to` of the peer.
-    pub(in crate::proto) fn stage_reply<'a>(
+    /// Reserves the frame of reply `id` to operation `to` of the peer. Returns its segment, and how
+    /// the data goes. `None`: no space now.
+    fn stage_reply(
         &mut self,
-        mut cx: Cx<'a>,
+        cx: &mut Cx<'_>,
+        segments: &mut Segments,
         id: Id,
         to: u64,
-    ) -> Staged<'a> {
-        let Some(operation) = cx.shared.operations.get(id) else {
-            debug_assert!(false, "what waits has not ended");
-            return Staged::Blocked;
-        };
+    ) -> Option<(Id, ReplyForm)> {
+        let found = cx.shared.operations.get_mut(id);
+        let operation = debug_assert_some!(found, "what waits has not ended")?;
         let (length, hint) = (operation.length, operation.hint);
-        let (short, whole) = self.whole_max(&cx.shared.config, REPLY_HEADER_BYTES);
-        let is_whole = length <= whole;
-        let has_source = !is_whole && self.offers_source(length);
-        let payload = match (is_whole, has_source) {
-            (true, _) => length as usize,
-            (false, true) => CMA_SOURCE_BYTES,
-            (false, false) => 0,
+        let (short, whole) = segments.whole_max(&cx.shared.config, REPLY_HEADER_BYTES);
+        let form = if length <= whole {
+            ReplyForm::Whole(length as usize)
+        } else if segments.offers_source(length) {
+            ReplyForm::Located
+        } else {
+            ReplyForm::Granted
         };
+        let (payload, is_whole) = (form.payload(), matches!(form, ReplyForm::Whole(_)));
+        let is_located = form == ReplyForm::Located;
         let reply = Reply {
             kind: frame::KIND_REPLY,
             status: STATUS_DONE,
@@ -291,7 +260,7 @@ impl Session {
         };
         let rts = ReplyRts {
             kind: frame::KIND_REPLY_RTS,
-            flags: if has_source { FLAG_CMA } else { 0 },
+            flags: if is_located { FLAG_CMA } else { 0 },
             reserved: 0.into(),
             reserved_2: 0.into(),
             operation: to.into(),
@@ -301,25 +270,136 @@ impl Session {
         let header = if is_whole { reply.as_bytes() } else { rts.as_bytes() };
         let is_long = payload as u64 > short;
         let pool = (&mut cx.shared.pool, cx.slot);
-        let staged = self.push_one_sided(pool, [header, &[]], payload, hint, is_long);
-        let Some(segment) = staged else {
+        let segment = segments.push_one_sided(pool, [header, &[]], payload, hint, is_long)?;
+        if !is_whole {
+            operation.state = OperationState::Serving(Serving::new(is_located));
+        }
+        cx.add_work(Work::Flush);
+        self.note_replied(id);
+        Some((segment, form))
+    }
+}
+
+/// How the data of a reply goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReplyForm {
+    /// All of these bytes follow the header.
+    Whole(usize),
+    /// The origin reads it; its location follows the header.
+    Located,
+    /// The origin grants ranges of it.
+    Granted,
+}
+
+impl ReplyForm {
+    /// Returns the bytes after the header.
+    fn payload(self) -> usize {
+        match self {
+            Self::Whole(bytes) => bytes,
+            Self::Located => CMA_SOURCE_BYTES,
+            Self::Granted => 0,
+        }
+    }
+}
+
+impl Session {
+    /// Handles an operation on this engine's memory, received as frame `number`. Returns a put
+    /// whose bytes are to be pulled.
+    ///
+    /// RR-RMA-1, RR-RMA-2, RR-RMA-3, RR-RMA-4, RR-RMA-6, RR-RMA-7.
+    pub(in crate::proto) fn handle_one_sided(
+        &mut self,
+        cx: &mut Cx<'_>,
+        (number, header): (u32, &OneSided),
+        (data, operands): (Option<u64>, &[u8]),
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> LongMatched {
+        self.segments.note_message(now_ns);
+        let state = self.one_sided.state();
+        if header.operation.get() != 0 || header.kind != frame::KIND_PUT {
+            state.check_kept()?;
+        }
+        if header.kind == frame::KIND_FLUSH {
+            state.hold_flush(number, header.operation.get());
+            self.answer_flushes(cx);
+            return Ok(None);
+        }
+        let request = Request { number, header };
+        let checked = self.check_access(cx, request, data, now_ns, effects)?;
+        let done = checked
+            .and_then(|checked| self.one_sided.execute(cx, header, checked, operands, effects));
+        let answer = done.unwrap_or_else(|refusal| {
+            self.one_sided.refuse(cx, request, refusal, self.segments.expected_frame())
+        });
+        match answer {
+            Answer::Nothing => Ok(None),
+            Answer::Pull(put) => Ok(Some(put)),
+            Answer::Reply(reply) => {
+                self.send_control(cx, ControlFrame::Reply(reply));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns what an operation may access, and from where it comes with which remote `data`; or
+    /// why it may not.
+    fn check_access(
+        &mut self,
+        cx: &mut Cx<'_>,
+        request: Request<'_>,
+        data: Option<u64>,
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<Result<(Granted, Arrival), Refusal>, FrameError> {
+        let header = request.header;
+        let target = header.target_endpoint.get();
+        if !cx.shared.endpoints.is_open(target) {
+            return Ok(Err(Refusal::Endpoint));
+        }
+        let source = header.source_endpoint.get();
+        let remote = cx.shared.peers.remote_of(cx.slot, self, source);
+        let remote = remote.ok_or(FrameError::UnknownSource(source))?;
+        let peer = debug_assert_some!(cx.shared.peers.id_at(remote), "a source is known");
+        let peer = peer.ok_or(FrameError::UnknownSource(source))?;
+        // Other operations have none, whatever the frame contains.
+        let is_put = matches!(header.kind, frame::KIND_PUT | frame::KIND_PUT_RTS);
+        let data = data.filter(|_| is_put);
+        let (key, offset, length) = (header.key.get(), header.offset.get(), header.length.get());
+        let regions = &mut cx.shared.regions;
+        let granted = regions.check(self.engine, key, offset, length, request.access(), now_ns);
+        let granted = granted.and_then(|granted| match data {
+            Some(_) if !effects.can_report(target) => Err(Refusal::Busy),
+            _ => Ok(granted),
+        });
+        Ok(granted.map(|it| (it, Arrival { peer, context: 0, tag: key, length, data })))
+    }
+
+    /// Tries to stage the data of reply `id` to operation `to` of the peer.
+    pub(in crate::proto) fn stage_reply<'a>(
+        &mut self,
+        mut cx: Cx<'a>,
+        id: Id,
+        to: u64,
+    ) -> Staged<'a> {
+        let staged = self.one_sided.stage_reply(&mut cx, &mut self.segments, id, to);
+        let Some((segment, form)) = staged else {
             // Acknowledgements and sent segments resume it.
             cx.remove_work(Work::Stage);
             return Staged::Blocked;
         };
-        cx.add_work(Work::Flush);
-        self.one_sided.get_or_insert_default().note_replied(id);
-        if is_whole {
+        if let ReplyForm::Whole(_) = form {
             self.remove_operation(&mut cx, id);
-        } else if let Some(operation) = cx.shared.operations.get_mut(id) {
-            operation.state = OperationState::Serving(Serving { has_source, ..Serving::default() });
         }
-        let Some(segment) = cx.shared.pool.get_mut(segment) else { return Staged::Blocked };
-        let room = segment.newest(payload);
-        match (is_whole, has_source) {
-            (true, _) => Staged::Eager { room, completes: true },
-            (false, true) => Staged::Source { room },
-            (false, false) => Staged::Rts { room },
+        let segment = cx.shared.pool.get_mut(segment);
+        let Some(segment) = debug_assert_some!(segment, "the segment was just pushed") else {
+            return Staged::Blocked;
+        };
+        let room = segment.newest(form.payload());
+        match form {
+            ReplyForm::Whole(_) => Staged::Eager { room, completes: true },
+            ReplyForm::Located => Staged::Source { room },
+            ReplyForm::Granted => Staged::Rts { room },
         }
     }
 
@@ -327,35 +407,9 @@ impl Session {
     ///
     /// RR-RMA-5.
     pub(in crate::proto) fn answer_flushes(&mut self, cx: &mut Cx<'_>) {
-        while let Some(one_sided) = self.one_sided.as_deref_mut()
-            && let Some(&(number, to)) = one_sided.flushes.front()
-            && (is_before(number, self.segments.expected_frame()) || planted!(FlushEarly))
-        {
-            one_sided.flushes.pop_front();
-            let refused = one_sided.refused.take_before(number);
+        while let Some((to, refused)) = self.one_sided.take_flush(self.segments.expected_frame()) {
             let reply = ShortReply::new(to, STATUS_DONE, &refused.to_le_bytes());
             self.send_control(cx, ControlFrame::Reply(reply));
         }
-    }
-
-    /// Reserves a frame of a one-sided operation: `pieces`, and `payload` bytes of space after
-    /// them. Returns its segment; `None`: no space now.
-    pub(super) fn push_one_sided(
-        &mut self,
-        (pool, slot): (&mut SegmentPool, u32),
-        pieces: [&[u8]; 2],
-        payload: usize,
-        hint: Hint,
-        is_long: bool,
-    ) -> Option<Id> {
-        let head = pieces[0].len() + pieces[1].len();
-        let length = head + payload;
-        let segments = &mut self.segments;
-        let id = segments.push_for(pool, slot, length, hint, is_long)?;
-        let room = pool.get_mut(id)?.push(length);
-        let (first, second) = room[..head].split_at_mut(pieces[0].len());
-        first.copy_from_slice(pieces[0]);
-        second.copy_from_slice(pieces[1]);
-        Some(id)
     }
 }

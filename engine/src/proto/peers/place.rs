@@ -109,11 +109,10 @@ impl Session {
         let is_its = |id: &Id| operations.get(*id).is_some_and(|it| it.remote == remote);
         let (sends, others) = std::mem::take(&mut self.waiting).into_iter().partition(is_its);
         self.waiting = others;
-        let one_sided = self.one_sided.as_deref_mut();
         WaitingOperations {
             sends,
             fences: self.fences.extract(|fence| is_its(&fence.send())),
-            one_sided: one_sided.map(|it| it.take_waiting(is_its)).unwrap_or_default(),
+            one_sided: self.one_sided.take_waiting(is_its),
         }
     }
 
@@ -122,9 +121,7 @@ impl Session {
         self.waiting.extend(waiting.sends);
         self.segments.add_uncommon(Uncommon::WAITING);
         waiting.fences.into_iter().for_each(|fence| self.fences.push_back(fence));
-        if !waiting.one_sided.is_empty() {
-            self.one_sided.get_or_insert_default().add_waiting(waiting.one_sided);
-        }
+        self.one_sided.add_waiting(waiting.one_sided);
     }
 
     /// Returns whether it waits for nothing: no operation, and no attempt to connect.

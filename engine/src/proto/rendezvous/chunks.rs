@@ -214,9 +214,10 @@ impl Session {
         &mut self,
         cx: &mut Cx<'_>,
         grant: &Grant,
+        number: u32,
     ) -> Result<(), FrameError> {
         // A lane that failed here while the grant was in transit fails there, too.
-        let Some(lane) = cx.shared.lanes.named(&self.lanes, grant.lane.get()) else {
+        let Some(lane) = cx.shared.lanes.named(&self.lanes, number) else {
             cx.shared.counters.stale_frames += 1;
             return Ok(());
         };
@@ -253,8 +254,6 @@ impl Session {
     /// RR-RDV-1, RR-RDV-5, RR-RDV-9.
     fn serve_grant(&mut self, cx: &mut Cx<'_>, lane: Id, grant: &Grant) -> Result<(), FrameError> {
         let id = Id::from_u64(grant.send_operation.get());
-        let (offset, length) = (grant.offset.get(), grant.length.get());
-        let number = grant.lane.get();
         let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "a named lane exists");
         let Some(bulk) = bulk.filter(|bulk| !bulk.is_refused) else {
             cx.shared.counters.stale_frames += 1;
@@ -262,14 +261,11 @@ impl Session {
         };
         let Some((_, message, _)) = cx.shared.operations.serving(cx.slot, id) else {
             bulk.is_refused = true;
-            self.refuse_grant(cx, number, grant.receive_operation.get());
+            self.refuse_grant(cx, grant.over(), grant.receive_operation.get());
             cx.act(Action::CloseLane { lane, is_failure: true });
             return Ok(());
         };
-        let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= message);
-        if !fits || length == 0 || length > CHUNK_BYTES_MAX {
-            return Err(FrameError::BadGrant { offset, length, message });
-        }
+        grant.check_range(message, CHUNK_BYTES_MAX)?;
         if grant.chunk.get() != bulk.expected_chunk {
             let (expected, got) = (bulk.expected_chunk, grant.chunk.get());
             return Err(FrameError::BadChunkNumber { expected, got });
@@ -280,13 +276,13 @@ impl Session {
         bulk.push_outgoing(Outgoing {
             operation: id,
             receive_operation: grant.receive_operation.get(),
-            offset,
-            length,
+            offset: grant.offset.get(),
+            length: grant.length.get(),
             chunk: grant.chunk.get(),
         });
         self.segments.eager_limit_mut().follow(grant.eager_class);
         // In datagrams it may have been sent before the peer lost the lane and requested one.
-        self.lanes_wanted &= self.segments.has_datagrams() && number < self.wanted_before_lane;
+        self.lanes_wanted &= self.has_datagrams() && grant.lane.get() < self.wanted_before_lane;
         cx.shared.lanes.mark_runnable(lane);
         Ok(())
     }

@@ -29,6 +29,7 @@ use super::super::ready::Work;
 use super::super::session::Session;
 use super::super::table::Id;
 use super::Rendezvous;
+use super::pulling::PullState;
 use crate::wire::CmaSource;
 
 /// A piece of a message for the loop to read.
@@ -62,13 +63,7 @@ impl Session {
 impl Rendezvous {
     /// Queues a receive that matched a message readable from `source`.
     pub(super) fn read_from_memory(&mut self, id: Id, source: CmaSource) {
-        debug_assert!(!self.is_read_from_memory(id), "a message is read once");
         self.readable.push_back((id, source));
-    }
-
-    /// Returns whether the message of a receive is to be read from its sender's memory.
-    pub(super) fn is_read_from_memory(&self, id: Id) -> bool {
-        self.readable.iter().any(|&(it, _)| it == id)
     }
 
     /// Returns whether there may be something to read.
@@ -82,7 +77,7 @@ impl Rendezvous {
         while let Some(&(operation, source)) = self.readable.front() {
             if let Some(found) = operations.get(operation)
                 && let OperationState::Pulling(pulling) = &found.state
-                && pulling.failed.is_none()
+                && !pulling.has_failed()
             {
                 let (session, offset) = (found.session, pulling.arrived);
                 let length = (pulling.wanted - offset).min(most);
@@ -124,8 +119,8 @@ impl Core {
             }
             return;
         }
-        pulling.arrived = 0;
+        (pulling.state, pulling.arrived) = (PullState::Granting, 0);
         self.shared.rendezvous.readable.pop_front();
-        self.with(read.session, |it, mut cx| it.pull_rest(&mut cx, read.operation));
+        self.begin_pull(read.session, read.operation, None);
     }
 }

@@ -10,7 +10,8 @@ use super::super::rails::shares::RailUse;
 use super::super::ready::Work;
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
-use crate::wire::{CHUNK_BYTES_MAX, Grant, frame};
+use super::SessionRendezvous;
+use crate::wire::{CHUNK_BYTES_MAX, Grant, GrantOver};
 
 /// Messages that arrived within this time make chunks short.
 const BUSY_NS: u64 = 1_000_000;
@@ -56,22 +57,133 @@ impl Core {
             {
                 session.open_lanes_of_new_paths(&mut cx, now_ns);
                 while session.grant_next(&mut cx, now_ns) {}
-                session.send_delayed_control(cx);
+                if !session.control.is_empty() {
+                    session.flush_unless_granting(cx);
+                }
             }
         }
     }
 }
 
-impl Session {
+impl SessionRendezvous {
     /// Queues what is left of a message to be granted on lanes, or in datagrams.
     pub(super) fn begin_granting(&mut self, cx: &mut Cx<'_>, id: Id) {
         let pulled = cx.shared.operations.pulling(cx.slot, id);
         let Some((pulling, hint)) = debug_assert_some!(pulled, "it pulls") else { return };
-        let left = pulling.wanted - pulling.granted;
+        let left = pulling.ungranted();
         debug_assert!(left > 0, "some of it is not granted");
         let is_short = range_bytes(left, cx.shared.config.chunk_bytes.into()) == left;
-        self.rendezvous.queue.push(id, hint, is_short);
+        self.queue.push(id, hint, is_short);
         cx.add_work(Work::Grant);
+    }
+
+    /// Returns the length of chunks, and how many of them may be outstanding, where
+    /// an eager message last arrived at `message_ns`.
+    fn chunks_now(&self, cx: &Cx<'_>, message_ns: u64, now_ns: u64) -> (u64, u64) {
+        let config = &cx.shared.config;
+        let is_busy = message_ns != 0 && now_ns < message_ns + BUSY_NS;
+        let are_last = self.queue.are_last();
+        let yields = are_last && cx.shared.rendezvous.hinted.is_granting(now_ns, BUSY_NS);
+        let is_short = is_busy || yields;
+        let chunk_bytes = if is_short { config.busy_chunk_bytes } else { config.chunk_bytes };
+        // Short chunks need a larger number.
+        let usual = config.horizon_chunks * (config.chunk_bytes / chunk_bytes);
+        let chunks = if yields { YIELDING_CHUNKS.min(usual) } else { usual };
+        let chunk_bytes = if rare!("a chunk of one byte", 10) { 1 } else { chunk_bytes };
+        (chunk_bytes.into(), chunks.into())
+    }
+
+    /// Returns the grant of the next range in datagrams. `None`: enough is granted.
+    fn grant_in_datagrams(
+        &mut self,
+        cx: &mut Cx<'_>,
+        (chunk_bytes, chunks): (u64, u64),
+        now_ns: u64,
+    ) -> Option<Grant> {
+        // Several sessions share the window, and a long chunk would use all of it.
+        let share = (cx.shared.config.datagram_window_bytes / 8).max(SHARE_MIN);
+        let horizon = chunks * chunk_bytes;
+        let chunk_bytes = chunk_bytes.min(share);
+        if !self.may_grant_in_datagrams(cx, chunk_bytes, horizon) {
+            return None;
+        }
+        let next = self.next_range(cx, |left| left.min(chunk_bytes), now_ns);
+        let NextRange { id, send_operation, offset, length } = next?;
+        Some(self.pull_by_datagram(cx, id, send_operation, (offset, length)))
+    }
+
+    /// Returns the next range to grant: lost ones first, then the next bytes of the message whose
+    /// turn it is. `most` returns the maximum for a remaining length.
+    ///
+    /// RR-RDV-8.
+    fn next_range(
+        &mut self,
+        cx: &mut Cx<'_>,
+        most: impl Fn(u64) -> u64,
+        now_ns: u64,
+    ) -> Option<NextRange> {
+        let hinted = &mut cx.shared.rendezvous.hinted;
+        let mut note = |hint| {
+            // Bulk messages yield for a while.
+            if hint != Hint::Bulk {
+                hinted.granted_ns = Some(now_ns);
+            }
+        };
+        while let Some((id, offset, length)) = self.missing.pop_front() {
+            let found = cx.shared.operations.pulling(cx.slot, id);
+            let Some((pulling, hint)) = found.filter(|(it, _)| !it.has_failed()) else {
+                continue;
+            };
+            let granted = most(length);
+            debug_assert!(offset + length <= pulling.granted, "what is missing was granted");
+            if granted < length {
+                self.missing.push_front((id, offset + granted, length - granted));
+            }
+            note(hint);
+            let (send_operation, length) = (pulling.send_operation, granted as u32);
+            return Some(NextRange { id, send_operation, offset, length });
+        }
+        while let Some((place, id)) = self.queue.next() {
+            if let Some((pulling, hint)) = cx.shared.operations.pulling(cx.slot, id)
+                && pulling.granted < pulling.wanted
+            {
+                let left = pulling.ungranted();
+                let length = most(left);
+                let offset = pulling.grant(length);
+                note(hint);
+                hinted.grants_ahead += u64::from(self.queue.note_grant(place));
+                if length == left {
+                    self.queue.pop(place);
+                }
+                let (send_operation, length) = (pulling.send_operation, length as u32);
+                return Some(NextRange { id, send_operation, offset, length });
+            }
+            self.queue.pop(place);
+        }
+        None
+    }
+
+    /// Returns whether the session, whose lanes are `lanes`, grants again after a few more chunks:
+    /// then DONE can wait for that datagram, since one for each completed message costs both sides
+    /// as much as 8 KiB of bulk data.
+    fn grants_soon(&self, lanes: &[Id], table: &BulkLanes) -> bool {
+        let comes = |lane: &Id| table.get(*lane).is_some_and(|it| !it.incoming.is_empty());
+        !self.queue.is_empty() && lanes.iter().any(comes)
+    }
+}
+
+impl Session {
+    /// Grants what `next` returns, if anything. Returns whether that is so.
+    pub(super) fn grant_by(
+        &mut self,
+        cx: &mut Cx<'_>,
+        next: impl FnOnce(&mut SessionRendezvous, &mut Cx<'_>) -> Option<Grant>,
+    ) -> bool {
+        let grant = next(&mut self.rendezvous, cx);
+        if let Some(grant) = grant {
+            self.send_control(cx, ControlFrame::Grant(grant));
+        }
+        grant.is_some()
     }
 
     /// Grants one range. Returns `false` if nothing remains to be granted, or not now.
@@ -83,28 +195,12 @@ impl Session {
             }
             return false;
         }
-        let (chunk_bytes, chunks) = self.chunks_now(cx, now_ns);
-        if self.pulls_by_datagram() {
-            self.grant_in_datagrams(cx, (chunk_bytes, chunks), now_ns)
+        let chunks = self.rendezvous.chunks_now(cx, self.segments.message_ns(), now_ns);
+        if self.rendezvous.is_in_datagrams() {
+            self.grant_by(cx, |it, cx| it.grant_in_datagrams(cx, chunks, now_ns))
         } else {
-            self.grant_on_lane(cx, (chunk_bytes, chunks), now_ns)
+            self.grant_on_lane(cx, chunks, now_ns)
         }
-    }
-
-    /// Returns the length of chunks, and how many of them may be outstanding.
-    fn chunks_now(&self, cx: &Cx<'_>, now_ns: u64) -> (u64, u64) {
-        let config = &cx.shared.config;
-        let message_ns = self.segments.message_ns();
-        let is_busy = message_ns != 0 && now_ns < message_ns + BUSY_NS;
-        let are_last = self.rendezvous.queue.are_last();
-        let yields = are_last && cx.shared.rendezvous.hinted.is_granting(now_ns, BUSY_NS);
-        let is_short = is_busy || yields;
-        let chunk_bytes = if is_short { config.busy_chunk_bytes } else { config.chunk_bytes };
-        // Short chunks need a larger number.
-        let usual = config.horizon_chunks * (config.chunk_bytes / chunk_bytes);
-        let chunks = if yields { YIELDING_CHUNKS.min(usual) } else { usual };
-        let chunk_bytes = if rare!("a chunk of one byte", 10) { 1 } else { chunk_bytes };
-        (chunk_bytes.into(), chunks.into())
     }
 
     /// Grants the next range on the lane that would deliver it first. Returns `false` if there is
@@ -122,7 +218,7 @@ impl Session {
         if cx.shared.lanes.get(lane).is_some_and(|bulk| bulk.incoming.len() >= GRANTED_MAX) {
             return false;
         }
-        let next = self.next_range(cx, |left| range_bytes(left, chunk_bytes), now_ns);
+        let next = self.rendezvous.next_range(cx, |left| range_bytes(left, chunk_bytes), now_ns);
         let Some(NextRange { id, send_operation, offset, length }) = next else { return false };
         let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "the chosen lane exists");
         let Some(bulk) = bulk else { return false };
@@ -130,115 +226,27 @@ impl Session {
         bulk.is_refilling = !is_last;
         let number = bulk.number;
         cx.shared.lanes.mark_runnable(lane);
+        let over = GrantOver::Lane { lane: number, chunk };
         let grant = Grant {
-            kind: frame::KIND_GRANT,
             eager_class: self.segments.eager_limit().class(),
-            reserved: 0.into(),
-            lane: number.into(),
-            send_operation: send_operation.into(),
-            receive_operation: id.to_u64().into(),
-            offset: offset.into(),
-            length: length.into(),
-            chunk: chunk.into(),
+            ..Grant::new(over, send_operation, id.to_u64(), (offset, length))
         };
         self.send_control(cx, ControlFrame::Grant(grant));
         true
     }
 
-    /// Grants the next range in datagrams. Returns `false` if enough is granted.
-    fn grant_in_datagrams(
-        &mut self,
-        cx: &mut Cx<'_>,
-        (chunk_bytes, chunks): (u64, u64),
-        now_ns: u64,
-    ) -> bool {
-        // Several sessions share the window, and a long chunk would use all of it.
-        let share = (cx.shared.config.datagram_window_bytes / 8).max(SHARE_MIN);
-        let horizon = chunks * chunk_bytes;
-        let chunk_bytes = chunk_bytes.min(share);
-        if !self.may_pull(cx, chunk_bytes, horizon) {
-            return false;
-        }
-        let next = self.next_range(cx, |left| left.min(chunk_bytes), now_ns);
-        let Some(NextRange { id, send_operation, offset, length }) = next else { return false };
-        self.pull_by_datagram(cx, id, send_operation, (offset, length));
-        true
-    }
-
-    /// Returns the next range to grant: lost ones first, then the next bytes of the message whose
-    /// turn it is. `most` returns the maximum for a remaining length.
-    ///
-    /// RR-RDV-8.
-    fn next_range(
-        &mut self,
-        cx: &mut Cx<'_>,
-        most: impl Fn(u64) -> u64,
-        now_ns: u64,
-    ) -> Option<NextRange> {
-        let state = &mut self.rendezvous;
-        let hinted = &mut cx.shared.rendezvous.hinted;
-        let mut note = |hint| {
-            // Bulk messages yield for a while.
-            if hint != Hint::Bulk {
-                hinted.granted_ns = Some(now_ns);
-            }
-        };
-        while let Some((id, offset, length)) = state.missing.pop_front() {
-            let found = cx.shared.operations.pulling(cx.slot, id);
-            let Some((pulling, hint)) = found.filter(|(it, _)| it.failed.is_none()) else {
-                continue;
-            };
-            let granted = most(length);
-            debug_assert!(offset + length <= pulling.granted, "what is missing was granted");
-            if granted < length {
-                state.missing.push_front((id, offset + granted, length - granted));
-            }
-            note(hint);
-            let (send_operation, length) = (pulling.send_operation, granted as u32);
-            return Some(NextRange { id, send_operation, offset, length });
-        }
-        while let Some((place, id)) = state.queue.next() {
-            if let Some((pulling, hint)) = cx.shared.operations.pulling(cx.slot, id)
-                && pulling.granted < pulling.wanted
-            {
-                let left = pulling.wanted - pulling.granted;
-                let length = most(left);
-                let offset = pulling.grant(length);
-                note(hint);
-                hinted.grants_ahead += u64::from(state.queue.note_grant(place));
-                if length == left {
-                    state.queue.pop(place);
-                }
-                let (send_operation, length) = (pulling.send_operation, length as u32);
-                return Some(NextRange { id, send_operation, offset, length });
-            }
-            state.queue.pop(place);
-        }
-        None
-    }
-
-    /// Returns whether the session grants again after a few more chunks: then DONE can wait for
-    /// that datagram, since one for each completed message costs both sides as much as 8 KiB of
-    /// bulk data.
-    fn grants_soon(&self, lanes: &BulkLanes) -> bool {
-        let comes = |lane: &Id| lanes.get(*lane).is_some_and(|it| !it.incoming.is_empty());
-        !self.rendezvous.queue.is_empty() && self.lanes.iter().any(comes)
-    }
-
-    /// Sends control frames that waited for the next grants, if there will be none.
-    fn send_delayed_control(&mut self, mut cx: Cx<'_>) {
-        if !self.segments.control().is_empty() && !self.grants_soon(&cx.shared.lanes) {
+    /// Flushes control frames now, unless they can wait for the next grants.
+    fn flush_unless_granting(&self, mut cx: Cx<'_>) {
+        if !self.rendezvous.grants_soon(&self.lanes, &cx.shared.lanes) {
             cx.add_work(Work::Flush);
         }
     }
 
     /// Sends DONE with the next grants, or at once if there will be none soon.
-    pub(super) fn send_done(&mut self, mut cx: Cx<'_>, done: ControlFrame) {
+    pub(super) fn send_done(&mut self, cx: Cx<'_>, done: ControlFrame) {
         if self.is_connected() {
             self.push_control(done);
-            if !self.grants_soon(&cx.shared.lanes) {
-                cx.add_work(Work::Flush);
-            }
+            self.flush_unless_granting(cx);
         }
     }
 }

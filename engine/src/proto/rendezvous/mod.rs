@@ -17,14 +17,18 @@
 //! How the bytes of a granted range travel is chosen for each message
 //! ([`SendProtocol::pull_method`](super::segments::SendProtocol::pull_method)):
 //!
-//! | method | granted | module |
-//! |---|---|---|
-//! | TCP lanes | a chunk at a time, on the lane that would deliver it first | [`chunks`] |
-//! | datagrams, without lanes | a chunk at a time, in a window of all sessions | [`datagrams`] |
-//! | a ring in shared memory | all of it at once | [`ring`] |
-//! | cross-memory read | nothing: the receiver reads it itself | [`cma`] |
+//! | method | granted | queue | module |
+//! |---|---|---|---|
+//! | TCP lanes | a chunk at a time, on the lane that delivers it first | of the lane | [`chunks`] |
+//! | datagrams, without lanes | a chunk at a time, in one window | [`granted`] | [`datagrams`] |
+//! | a ring in shared memory | all of it at once | [`granted`] | [`ring`] |
+//! | cross-memory read | nothing: the receiver reads it itself | none | [`cma`] |
 //!
-//! [`queue`] has the order in which messages are granted, [`granting`] the grants.
+//! The queue has the granted ranges at the sender, until they are sent.
+//!
+//! A receive changes its method where a ring begins or ends, or memory cannot be read
+//! ([`PullState`](pulling::PullState)). [`queue`] has the order in which messages are granted,
+//! [`granting`] the grants.
 
 use std::collections::VecDeque;
 
@@ -34,30 +38,32 @@ use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
 use super::hint::{Hint, Hinted};
 use super::late::{Late, LateQueue};
-use super::operation::{Cause, Operation, OperationState, Pulling};
+use super::operation::{Cause, Operation, OperationState};
 use super::operations::Operations;
 use super::ready::Work;
 use super::session::{ControlFrame, Session};
 use super::table::Id;
 #[cfg(any(test, feature = "sim"))]
 use super::table::Table;
-use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
-use crate::wire::piece::RING_LANE;
-use crate::wire::{CmaSource, Done, FrameError, Grant};
+use crate::wire::{CmaSource, Done, FrameError, Grant, GrantOver, Refused};
 
-use self::datagrams::InDatagrams;
+use self::granted::{Parts, QueuedRange, RangeQueue};
+use self::pulling::{PullState, Pulling};
 use self::queue::PullQueue;
 use self::ranges::Ranges;
-use self::ring::OnRing;
+use self::serving::Served;
 
 pub(crate) mod chunks;
 pub(crate) mod cma;
 mod datagrams;
+mod granted;
 mod granting;
+pub(crate) mod pulling;
 mod queue;
-pub(crate) mod ranges;
+mod ranges;
 pub(crate) mod ring;
+pub(crate) mod serving;
 
 /// Number of pulls whose lengths are added up: more of them count as unlimited.
 const PULLS_COUNTED: usize = 4;
@@ -134,10 +140,14 @@ pub(crate) struct SessionRendezvous {
     queue: PullQueue,
     /// Ranges that were granted and lost with their lane.
     missing: LateQueue<(Id, u64, u64)>,
-    /// Pieces by a ring.
-    ring: Late<OnRing>,
-    /// Bulk data in datagrams; `None`: lanes carry it.
-    datagrams: Option<Box<InDatagrams>>,
+    /// The ring for pieces, as both sides know it.
+    ring: Option<u32>,
+    /// Ranges that the peer has granted on a ring, or in datagrams.
+    granted: Late<RangeQueue>,
+    /// Bulk data goes in datagrams; if not, lanes carry it.
+    is_in_datagrams: bool,
+    /// Bytes granted to the peer in datagrams and not received yet.
+    pulled_bytes: u64,
 }
 
 impl SessionRendezvous {
@@ -150,13 +160,13 @@ impl SessionRendezvous {
     /// Returns whether nothing is granted in datagrams, and nothing remains to be granted.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.is_empty() && self.datagrams.as_ref().is_none_or(|it| it.is_at_rest())
+        self.is_empty() && self.pulled_bytes == 0 && self.granted.is_free_of_data()
     }
 
     /// Returns the bytes granted to the peer in datagrams and not received yet.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn pulled_bytes(&self) -> u64 {
-        self.datagrams.as_ref().map_or(0, |it| it.pulled_bytes())
+        self.pulled_bytes
     }
 
     /// Returns the number of ranges that were lost with their lane.
@@ -172,7 +182,7 @@ impl SessionRendezvous {
         }
         let missing: u64 = self.missing.iter().map(|&(_, _, length)| length).sum();
         let pulls = self.queue.iter().filter_map(|id| match &operations.get(id)?.state {
-            OperationState::Pulling(pulling) => Some(pulling.wanted - pulling.granted),
+            OperationState::Pulling(pulling) => Some(pulling.ungranted()),
             _ => None,
         });
         pulls.fold(missing, u64::saturating_add)
@@ -184,14 +194,14 @@ impl SessionRendezvous {
     }
 
     /// Grants no more of a receive.
-    pub(super) fn forget(&mut self, id: Id) {
+    pub(super) fn stop_granting(&mut self, id: Id) {
         self.queue.retain(|pull| pull != id);
         self.missing.retain(|&(pull, ..)| pull != id);
     }
 
     /// Lets bulk data go in datagrams.
     pub(super) fn use_datagrams(&mut self) {
-        self.datagrams = Some(Box::default());
+        self.is_in_datagrams = true;
     }
 
     /// Frees memory that is not used.
@@ -201,24 +211,33 @@ impl SessionRendezvous {
     }
 }
 
-impl Session {
-    /// Ends the transfers of a session that ends.
-    pub(super) fn end_rendezvous(&mut self, cx: &mut Cx<'_>) {
-        let state = std::mem::take(&mut self.rendezvous);
+impl SessionRendezvous {
+    /// Ends the transfers of the session, which ends.
+    pub(super) fn end(&mut self, cx: &mut Cx<'_>) {
+        let state = std::mem::take(self);
         cx.remove_work(Work::Piece);
-        if let Some(datagrams) = state.datagrams {
-            cx.end_datagrams(&datagrams);
-        }
+        state.end_datagrams(cx);
     }
 
-    /// Pulls what is left of a message, of which no range is under way: by a ring where there is
-    /// one.
-    fn pull_rest(&mut self, cx: &mut Cx<'_>, id: Id) {
-        if !self.pull_by_ring(cx, id) {
-            self.begin_granting(cx, id);
+    /// Pulls what is left of a message, of which no range is under way: from its sender's memory,
+    /// by a ring where there is one, or else in ranges. Returns a grant on that ring.
+    fn begin_pull(&mut self, cx: &mut Cx<'_>, id: Id, source: Option<CmaSource>) -> Option<Grant> {
+        if let Some(source) = source {
+            let pulled = cx.shared.operations.pulling(cx.slot, id);
+            let (pulling, _) = debug_assert_some!(pulled, "it pulls")?;
+            pulling.state = PullState::Reading;
+            cx.shared.rendezvous.read_from_memory(id, source);
+            return None;
         }
+        if self.ring.is_some() {
+            return self.pull_by_ring(cx, id);
+        }
+        self.begin_granting(cx, id);
+        None
     }
+}
 
+impl Session {
     /// Handles the peer's grant of a range of a message.
     ///
     /// RR-RDV-1, RR-RDV-5, RR-RDV-9.
@@ -227,19 +246,34 @@ impl Session {
         cx: &mut Cx<'_>,
         grant: &Grant,
     ) -> Result<(), FrameError> {
-        match grant.lane.get() {
-            DATAGRAM_LANE => self.handle_datagram_grant(cx, grant),
-            RING_LANE => self.handle_ring_grant(cx, grant),
-            _ => self.handle_lane_grant(cx, grant),
+        let parts = match grant.over() {
+            GrantOver::Lane { lane, .. } => return self.handle_lane_grant(cx, grant, lane),
+            GrantOver::Ring(ring) if self.has_datagrams() => Parts::Pieces(ring),
+            GrantOver::Datagrams if self.rendezvous.is_in_datagrams() => Parts::Data,
+            GrantOver::Ring(_) | GrantOver::Datagrams => return Err(grant.error(0)),
+        };
+        if !self.rendezvous.accept_grant(cx, grant, parts)? {
+            self.refuse_grant(cx, grant.over(), grant.receive_operation.get());
         }
+        Ok(())
     }
 
-    /// Refuses a grant of the peer for a send that has ended: `lane` will not carry the range.
+    /// Refuses a grant of the peer for a send that has ended.
     ///
     /// RR-RDV-5.
-    fn refuse_grant(&mut self, cx: &mut Cx<'_>, lane: u32, receive_operation: u64) {
+    fn refuse_grant(&mut self, cx: &mut Cx<'_>, over: GrantOver, receive_operation: u64) {
         cx.shared.counters.stale_frames += 1;
-        self.send_control(cx, ControlFrame::refused(lane, receive_operation));
+        self.send_control(cx, ControlFrame::Refused(Refused::new(over, receive_operation)));
+    }
+
+    /// Returns the range of the next part to send. Ranges of sends that have ended are refused.
+    fn next_granted(&mut self, cx: &mut Cx<'_>, parts: Parts) -> Option<QueuedRange> {
+        loop {
+            match self.rendezvous.next_granted(cx, parts)? {
+                Ok(range) => return Some(range),
+                Err(ended) => self.refuse_grant(cx, parts.over(), ended.receive_operation),
+            }
+        }
     }
 }
 
@@ -272,11 +306,16 @@ impl Core {
             self.finish_pull(id, effects);
         } else if is_own {
             // Its send has ended, and so has the receive.
-        } else if let Some(source) = source {
-            self.shared.rendezvous.read_from_memory(id, source);
         } else {
-            self.with(slot, |it, mut cx| it.pull_rest(&mut cx, id));
+            self.begin_pull(slot, id, source);
         }
+    }
+
+    /// Pulls what is left of a message, of which no range is under way.
+    fn begin_pull(&mut self, slot: u32, id: Id, source: Option<CmaSource>) {
+        self.with(slot, |it, mut cx| {
+            it.grant_by(&mut cx, |it, cx| it.begin_pull(cx, id, source));
+        });
     }
 
     /// Continues a receive of which more is in place: it is whole, or may go on by a ring.
@@ -287,8 +326,8 @@ impl Core {
             || (planted!(EarlyDone) && pulling.granted == pulling.wanted)
         {
             self.finish_pull(id, effects);
-        } else if pulling.awaits_ring() {
-            self.with(slot, |it, mut cx| it.pull_by_ring(&mut cx, id));
+        } else if pulling.is_ready_for_ring() {
+            self.with(slot, |it, mut cx| it.grant_by(&mut cx, |it, cx| it.pull_by_ring(cx, id)));
         }
     }
 
@@ -333,7 +372,7 @@ impl Core {
         match &mut operation.state {
             OperationState::Serving(serving) => {
                 if is_abandoned {
-                    serving.failed.get_or_insert(Cause::Peer(PeerFailure::Left));
+                    serving.fail(Cause::Peer(PeerFailure::Left));
                 } else {
                     serving.done = Some(done.accepted.get());
                 }
@@ -357,20 +396,16 @@ impl Core {
             debug_assert!(false, "only sends that serve end by DONE or a release");
             return;
         };
-        if serving.unreleased > 0 && !planted!(IgnoreRelease) {
-            return;
-        }
-        let (failed, done, has_source) = (serving.failed.take(), serving.done, serving.has_source);
+        let Some(served) = serving.take_end() else { return };
         let (slot, remote) = (operation.session, operation.remote);
-        let ended = match (failed, done) {
-            (Some(cause), _) => {
-                if has_source {
+        let ended = match served {
+            Served::Failed { cause, is_readable } => {
+                if is_readable {
                     effects.revoke();
                 }
                 cause.ended(self.name_of(remote))
             }
-            (None, Some(accepted)) => Ended::Sent { accepted },
-            (None, None) => return,
+            Served::Done(accepted) => Ended::Sent { accepted },
         };
         self.remove_operation(id);
         effects.complete(id, ended);

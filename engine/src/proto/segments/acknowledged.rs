@@ -80,7 +80,7 @@ impl Session {
     ) {
         // Usually only memory is released.
         let is_plain = self.is_free_of(Uncommon::ACKNOWLEDGED)
-            && !self.has_ready_operations()
+            && !self.one_sided.has_ready()
             && shortcut!("acknowledged segments that only hold memory");
         let segments = &mut self.segments;
         let pool = &mut cx.shared.pool;
@@ -131,7 +131,7 @@ impl Session {
         if self.has_waiting() {
             cx.add_work(Work::Stage);
         }
-        self.stage_data_later(cx);
+        self.rendezvous.stage_data_later(cx);
         if self.segments.update_due || !self.segments.control.is_empty() {
             cx.add_work(Work::Flush);
         }

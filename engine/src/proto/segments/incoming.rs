@@ -52,7 +52,7 @@ impl Session {
         let limits = (header.envelope_limit.get(), header.byte_limit.get());
         let has_more = segments.credits.handle_limits(limits.0, limits.1);
         // Nearly every message carries credit; that alone does not keep a turn going.
-        if has_more && (!self.is_free_of(Uncommon::WAITING) || self.has_ready_operations()) {
+        if has_more && (!self.is_free_of(Uncommon::WAITING) || self.one_sided.has_ready()) {
             cx.add_work(Work::Stage);
         }
         cx.shared.counters.segments_received += 1;
@@ -61,8 +61,7 @@ impl Session {
     /// Returns whether the peer has left, or frames need replies.
     #[inline(always)]
     fn has_replies_due(&mut self) -> bool {
-        !self.is_free_of(Uncommon::REPLIES)
-            || self.one_sided.as_ref().is_some_and(|it| it.has_flushes())
+        !self.is_free_of(Uncommon::REPLIES) || self.one_sided.has_flushes()
     }
 
     /// Sends what the peer waits for with the next segment, or alone.

@@ -590,7 +590,7 @@ impl Session {
     /// Returns whether it has nothing queued, and everything sent is acknowledged, or, without
     /// datagrams, appended to the bytes for its control connection.
     pub(crate) fn is_settled(&self) -> bool {
-        self.has_all_staged() && self.segments.is_sent()
+        self.waiting.is_empty() && self.one_sided.has_all_staged() && self.segments.is_sent()
     }
 
     /// Returns whether the peer has acknowledged the goodbye of [`Core::leave`], and everything

@@ -3,7 +3,6 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::context::Cx;
-use super::super::one_sided::SessionOneSided;
 use super::super::packet;
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
@@ -279,7 +278,7 @@ impl Session {
         }
         let pool = &mut cx.shared.pool;
         self.segments.stage_controls(pool, cx.slot, |control| {
-            SessionOneSided::note_reply_staged(&mut self.one_sided, control);
+            self.one_sided.note_staged(control);
         });
         let is_stream = room_bytes == usize::MAX;
         let next = match is_stream && self.segments.is_long_next(pool) {
@@ -290,7 +289,7 @@ impl Session {
             if self.has_waiting() {
                 cx.add_work(Work::Stage);
             }
-            self.stage_data_later(&mut cx);
+            self.rendezvous.stage_data_later(&mut cx);
         } else if !self.segments.has_update() || room_bytes < SEGMENT_HEADER_BYTES {
             return None;
         }
@@ -302,7 +301,7 @@ impl Session {
     #[inline(always)]
     pub(crate) fn lone_segment<'a>(&'a mut self, cx: Cx<'a>) -> Option<Lone<'a>> {
         let is_lone = self.is_free_of(Uncommon::SENDING)
-            && !self.has_ready_operations()
+            && !self.one_sided.has_ready()
             && shortcut!("a single segment");
         let segments = &mut self.segments;
         let OpenSegment { id, .. } = segments.open.filter(|_| is_lone)?;

@@ -8,7 +8,8 @@ use super::super::core::Core;
 use super::super::data_bytes::DataBytes;
 use super::super::effects::CompletionLevel;
 use super::super::hint::Hint;
-use super::super::operation::{OperationState, Serving};
+use super::super::operation::OperationState;
+use super::super::rendezvous::serving::Serving;
 use super::super::send::{SendRequest, Staged, eager_header, rts_header};
 use super::super::session::Session;
 use super::super::table::Id;
@@ -255,9 +256,7 @@ impl Core {
         let completes = !is_pulled && level == CompletionLevel::Inject;
         let Some(operation) = self.shared.operations.get_mut(id) else { return Staged::Blocked };
         operation.state = match (course.route, level) {
-            (Route::Pull(_), _) => {
-                OperationState::Serving(Serving { has_source, ..Serving::default() })
-            }
+            (Route::Pull(_), _) => OperationState::Serving(Serving::new(has_source)),
             (_, CompletionLevel::Match) => OperationState::AwaitMatch,
             _ => OperationState::AwaitDelivery,
         };

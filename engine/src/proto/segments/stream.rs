@@ -15,7 +15,7 @@ impl Session {
     pub(crate) fn route_if_next(&self, request: &SendRequest) -> Option<Route> {
         let segments = &self.segments;
         let is_next = self.is_now_free_of(Uncommon::SENDING)
-            && !self.has_ready_operations()
+            && !self.one_sided.has_ready()
             && segments.open.is_none()
             && !segments.has_checksums;
         is_next.then(|| segments.protocol.route(request.length, request.data_bytes()))

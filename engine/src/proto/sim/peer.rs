@@ -5,8 +5,9 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::proto::segments::append_segment;
 use crate::proto::segments::window::is_before;
 use crate::proto::session::Session;
+use crate::proto::table::Id;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::wire::{Eager, Frame, Frames, Grant, Rts, frame};
+use crate::wire::{Eager, Frame, Frames, Grant, GrantOver, Rts, frame};
 
 /// State of the peer of one session.
 #[derive(Clone, Default)]
@@ -95,15 +96,6 @@ pub(crate) fn rts(length: u64) -> Rts {
 }
 
 /// Returns a grant of a range of a send.
-pub(crate) fn grant(lane: u32, send: u64, offset: u64, length: u32, chunk: u32) -> Grant {
-    Grant {
-        kind: frame::KIND_GRANT,
-        lane: lane.into(),
-        send_operation: send.into(),
-        receive_operation: 1.into(),
-        offset: offset.into(),
-        length: length.into(),
-        chunk: chunk.into(),
-        ..Grant::new_zeroed()
-    }
+pub(crate) fn grant(over: GrantOver, send: Id, offset: u64, length: u32) -> Grant {
+    Grant::new(over, send.to_u64(), 1, (offset, length))
 }

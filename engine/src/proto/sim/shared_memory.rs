@@ -66,7 +66,7 @@ impl Net {
         let ring = rings.newest;
         let last = ends.map(|(from, to)| {
             let engine = &self.engines[from];
-            engine.core.session(engine.slots[&to]).and_then(Session::ring_for_pieces)
+            engine.core.session(engine.slots[&to]).and_then(|it| it.rendezvous.ring())
         });
         if self.random.hits(500_000) {
             rings.lost.extend(last.into_iter().flatten());
@@ -110,7 +110,7 @@ impl Net {
         {
             let (from, _, header, bytes) = rings.written.remove(at).unwrap();
             let Engine { core, memory, slots, .. } = &mut *engine;
-            let handle = |it: &mut Session, cx: Cx<'_>| it.handle_piece(cx, &header, bytes.len());
+            let handle = |_: &mut Session, mut cx: Cx<'_>| cx.handle_piece(&header, bytes.len());
             let piece = core.with(slots[&from], handle).unwrap().unwrap();
             let Some(piece) = piece else { continue };
             rings.bytes += bytes.len() as u64;

@@ -2,7 +2,7 @@
 
 use super::super::credit::SendCredits;
 use super::*;
-use crate::wire::piece::RING_LANE;
+use crate::wire::GrantOver;
 
 /// A peer that takes long messages, and many.
 fn bench() -> Bench {
@@ -59,7 +59,7 @@ fn a_grant_of_a_ring_ends_a_session_without_datagrams() {
     let mut bench = Bench::new(Config::for_tests());
     let send = bench.send(5000, CompletionLevel::Inject);
     assert_eq!(bench.transmit(), [frame::KIND_RTS]);
-    let grant = sim::grant(RING_LANE, send.to_u64(), 0, 100, 1);
+    let grant = sim::grant(GrantOver::Ring(1), send, 0, 100);
     let refused = bench.deliver(grant.as_bytes());
     assert_eq!(refused, Err(FrameError::BadGrant { offset: 0, length: 100, message: 0 }));
 }

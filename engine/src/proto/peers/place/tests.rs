@@ -146,9 +146,9 @@ fn operations_that_wait_for_an_address_continue_with_its_engine() {
     core.enqueue(send, 0);
     core.adopt(asks, THERE, place(), 0, &mut NoEffects);
     let [asks, there] = [asks, core.route(peer).unwrap()].map(|it| core.session(it).unwrap());
-    assert!(asks.has_all_staged() && asks.fences.is_empty());
+    assert!(asks.waiting.is_empty() && asks.one_sided.has_all_staged() && asks.fences.is_empty());
     assert_eq!((&there.waiting, there.fences.len()), (&[send].into(), 1));
-    assert_eq!(there.one_sided.as_ref().and_then(|it| it.next(None)), Some(get));
+    assert_eq!(there.one_sided.next(None), Some(get));
 }
 
 /// Peers known by place, peers known by address, and each of the former found again.

@@ -8,9 +8,8 @@ use super::super::super::failure::PeerFailure;
 use super::super::super::table::Id;
 use super::{CONTENT, config, flow, segment};
 use crate::proto::sim::{self, Flow, Net};
-use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::wire::{Data, Frame, FrameError, Frames, frame};
+use crate::wire::{Data, Frame, FrameError, Frames, GrantOver, frame};
 
 fn bulky() -> Config {
     Config { bulk_in_datagrams: true, rts_bytes: 0, staging_buffers_max: 64, ..config() }
@@ -47,8 +46,8 @@ fn data(operation: u64, offset: u64, length: u32) -> Vec<u8> {
     [header.as_bytes(), &vec![7; length as usize]].concat()
 }
 
-fn grant(send: u64, offset: u64, length: u32) -> Vec<u8> {
-    sim::grant(DATAGRAM_LANE, send, offset, length, 0).as_bytes().to_vec()
+fn grant(send: Id, offset: u64, length: u32) -> Vec<u8> {
+    sim::grant(GrantOver::Datagrams, send, offset, length).as_bytes().to_vec()
 }
 
 /// Creates a message whose envelope has arrived and whose first ranges are granted. Returns the
@@ -229,12 +228,12 @@ fn no_range_is_granted_twice() {
         let mut last = Ok(());
         for (number, &(offset, length)) in (0..).zip(grants) {
             assert_eq!(last, Ok(()));
-            last = net.deliver(1, 0, &segment(number, 0, &[grant(send.to_u64(), offset, length)]));
+            last = net.deliver(1, 0, &segment(number, 0, &[grant(send, offset, length)]));
         }
         assert_eq!(last.is_ok(), is_good, "{grants:?}");
     }
     let mut lanes = Net::new(2, &config(), CONTENT, 1);
-    let refused = lanes.deliver(1, 0, &segment(0, 0, &[grant(1, 0, 10)]));
+    let refused = lanes.deliver(1, 0, &segment(0, 0, &[grant(Id::from_u64(1), 0, 10)]));
     assert!(matches!(refused, Err(FrameError::BadGrant { .. })), "{refused:?}");
 }
 

@@ -9,8 +9,8 @@ use crate::proto::core::Core;
 use crate::proto::ready::Work;
 use crate::proto::rendezvous::ring::PieceReceive;
 use crate::proto::sim::{self, Flow, Net};
-use crate::wire::piece::{PieceHeader, RING_LANE};
-use crate::wire::{FrameError, Grant};
+use crate::wire::piece::PieceHeader;
+use crate::wire::{FrameError, Grant, GrantOver, Refused};
 
 const FLOW: Flow = Flow { from: 0, source: 0, to: 1, target: 0, context: 1 };
 
@@ -27,7 +27,7 @@ fn handle_piece(
     header: &PieceHeader,
     length: usize,
 ) -> Result<Option<PieceReceive>, FrameError> {
-    core.with(slot, |it, cx| it.handle_piece(cx, header, length)).unwrap()
+    core.with(slot, |_, mut cx| cx.handle_piece(header, length)).unwrap()
 }
 
 fn handle_grant(core: &mut Core, slot: u32, grant: &Grant) -> Result<(), FrameError> {
@@ -178,7 +178,7 @@ fn invalid_ring_grants_are_bounded_by_sends() {
     let slot = net.engines[0].slots[&1];
     let core = &mut net.engines[0].core;
     let grant = |offset: u64, length: u32, ring: u32| {
-        sim::grant(RING_LANE, sent.to_u64(), offset, length, ring)
+        sim::grant(GrantOver::Ring(ring), sent, offset, length)
     };
     let is_bad = |result| matches!(result, Err(FrameError::BadGrant { .. }));
     assert!(is_bad(handle_grant(core, slot, &grant(50_000, 1, 1))));
@@ -192,5 +192,6 @@ fn invalid_ring_grants_are_bounded_by_sends() {
     let nothing = Grant { send_operation: u64::MAX.into(), ..grant(0, 1, 1) };
     assert_eq!(handle_grant(core, slot, &nothing), Ok(()));
     let control = core.session(slot).unwrap().segments.control().front().copied();
-    assert!(matches!(control, Some(ControlFrame::Refused(it)) if it.lane.get() == RING_LANE));
+    let lane = Refused::new(GrantOver::Ring(1), 1).lane;
+    assert!(matches!(control, Some(ControlFrame::Refused(it)) if it.lane == lane));
 }
