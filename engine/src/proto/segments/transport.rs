@@ -171,18 +171,16 @@ impl Core {
     }
 
     fn acknowledge_due(&mut self, now_ns: u64, is_last: bool) -> bool {
-        let mut happened = false;
         let Self { sessions, shared } = self;
         let mut owing = shared.ready.detach(Work::Acknowledge);
-        owing.retain(|&slot| {
-            if !shared.ready.has(slot, Work::Acknowledge) {
-                return false;
-            }
+        let (mut index, mut happened) = (0, false);
+        while let Some(&slot) = owing.get(index) {
             if let Some(session) = sessions.at_mut(slot as usize) {
                 let segments = &mut session.segments;
                 let pending = segments.received.pending_ack_mut();
                 if pending.bytes > 0 && !is_last && !pending.is_due_after_turn(now_ns) {
-                    return true;
+                    index += 1;
+                    continue;
                 }
                 if segments.ask_to_acknowledge() {
                     shared.ready.add(slot, Work::Flush);
@@ -190,8 +188,8 @@ impl Core {
                 }
             }
             shared.ready.drop_detached(slot, Work::Acknowledge);
-            false
-        });
+            owing.swap_remove_back(index);
+        }
         shared.ready.reattach(Work::Acknowledge, owing);
         happened
     }
