@@ -17,7 +17,6 @@ use super::late::{Late, LateQueue};
 use super::one_sided::SessionOneSided;
 use super::peers::{PeerTable, SessionRemotes};
 use super::ready::Work;
-use super::segments::PendingAck;
 use super::segments::uncommon::Uncommon;
 use super::segments::Segments;
 use super::table::Id;

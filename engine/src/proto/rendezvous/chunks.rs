@@ -282,7 +282,7 @@ impl Session {
         });
         self.segments.eager_limit_mut().follow(grant.eager_class);
         // In datagrams it may have been sent before the peer lost the lane and requested one.
-        self.lanes_wanted &= self.has_datagrams() && grant.lane.get() < self.wanted_before_lane;
+        self.lanes_wanted &= self.segments.has_datagrams() && grant.lane.get() < self.wanted_before_lane;
         cx.shared.lanes.mark_runnable(lane);
         Ok(())
     }

@@ -57,7 +57,7 @@ impl Core {
             {
                 session.open_lanes_of_new_paths(&mut cx, now_ns);
                 while session.grant_next(&mut cx, now_ns) {}
-                if !session.control.is_empty() {
+                if !session.segments.control().is_empty() {
                     session.flush_unless_granting(cx);
                 }
             }

@@ -248,7 +248,7 @@ impl Session {
     ) -> Result<(), FrameError> {
         let parts = match grant.over() {
             GrantOver::Lane { lane, .. } => return self.handle_lane_grant(cx, grant, lane),
-            GrantOver::Ring(ring) if self.has_datagrams() => Parts::Pieces(ring),
+            GrantOver::Ring(ring) if self.segments.has_datagrams() => Parts::Pieces(ring),
             GrantOver::Datagrams if self.rendezvous.is_in_datagrams() => Parts::Data,
             GrantOver::Ring(_) | GrantOver::Datagrams => return Err(grant.error(0)),
         };
