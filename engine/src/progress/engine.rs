@@ -185,7 +185,7 @@ impl EngineState {
             && self.handshakes.pending() == 0
             && self.core.sessions().iter().all(|(_, session)| session.is_settled())
             && self.controls.are_flushed()
-            && self.core.lanes().iter().all(|(_, lane)| lane.is_idle() && lane.is_ready)
+            && self.core.lanes().iter().all(|(_, lane)| lane.is_idle() && lane.is_ready())
             && self.roles.iter().all(|(_, role)| {
                 matches!(
                     role,

@@ -188,8 +188,9 @@ fn path_between(
     (near, far): (SocketAddr, SocketAddr),
 ) -> Option<usize> {
     let session = core.sessions().get(session)?;
+    let locator = session.locators.first();
     (0..session.rails.paths.len()).find(|&at| {
-        session.way_of_path(at as u8).is_some_and(|(remote, rail)| {
+        session.rails.way(at as u8, locator).is_some_and(|(remote, rail)| {
             let leaves = rails.get(usize::from(rail)).map(|rail| rail.address);
             remote.ip() == far.ip() && leaves.is_none_or(|leaves| leaves == near.ip())
         })
@@ -206,9 +207,9 @@ fn lanes_of<'a>(
 ) -> impl Iterator<Item = (Option<u32>, LaneKey)> + 'a {
     let control = control.filter(|&(_, stream_at)| stream_at == at);
     let control = control.and_then(|(control, _)| control.lane()).map(|key| (None, key));
-    let bulk = session.lanes.iter().filter_map(move |&id| {
-        let lane = core.lanes().get(id).filter(|lane| usize::from(lane.path) == at)?;
-        Some((Some(lane.number), bulk.key_of(core, id)?))
+    let bulk = session.lanes.ids().iter().filter_map(move |&id| {
+        let lane = core.lanes().get(id).filter(|lane| usize::from(lane.path()) == at)?;
+        Some((Some(lane.number()), bulk.key_of(core, id)?))
     });
     control.into_iter().chain(bulk)
 }

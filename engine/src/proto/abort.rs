@@ -27,8 +27,8 @@ impl Core {
         let SharedState { operations, lanes, actions, .. } = &mut self.shared;
         let Some(operation) = operations.get(id) else { return };
         let is_sent = matches!(&operation.state, OperationState::Serving(it) if it.unreleased > 0);
-        for (lane, bulk) in lanes.iter().filter(|(_, bulk)| bulk.session == operation.session) {
-            let is_received = bulk.incoming.iter().any(|range| range.operation == id);
+        for (lane, bulk) in lanes.iter().filter(|(_, bulk)| bulk.session() == operation.session) {
+            let is_received = bulk.expects_chunk_of(id);
             // A chunk that has left its lane's queue may still be in the kernel.
             if is_sent || is_received {
                 actions.push_back(Action::AbandonLane { lane, is_reported: false });

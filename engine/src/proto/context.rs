@@ -70,7 +70,7 @@ impl SharedState {
             unexpected: Unexpected::new(unexpected_max),
             claims: Claims::new(),
             pool: SegmentPool::of(&config),
-            lanes: BulkLanes::new(config.bulk_lanes_max),
+            lanes: BulkLanes::new(config.bulk_lanes_max, config.bulk_lanes.max(1) as usize),
             rendezvous: Rendezvous::default(),
             rails: Vec::new(),
             regions: Regions::new(config.regions, config.hash_seed),

@@ -12,10 +12,9 @@ use super::credit::{ReceiveCredit, SendCredit};
 use super::eager_limit::EagerLimit;
 use super::effects::RemoteName;
 use super::failure::PeerFailure;
-use super::handshake::JoinWindow;
 use super::keys::SessionKeys;
-use super::lanes::LaneFailures;
-use super::late::{Late, LateQueue};
+use super::lanes::SessionLanes;
+use super::late::LateQueue;
 use super::one_sided::SessionOneSided;
 use super::peers::{PeerTable, SessionRemotes};
 use super::question::Questions;
@@ -106,8 +105,6 @@ pub(crate) struct Session {
     pub(super) has_checksums: bool,
     /// No bulk lanes: granted ranges arrive in datagrams.
     pub(crate) bulk_in_datagrams: bool,
-    /// Lane numbers that have joined it.
-    pub(super) joins: JoinWindow,
     /// Hellos to it have announced a window that is reserved for it.
     pub(super) has_offer: bool,
     /// The latest epoch of the remote engine's hellos that led to a session.
@@ -154,21 +151,7 @@ pub(crate) struct Session {
     /// Messages that are pulled.
     pub(crate) rendezvous: super::rendezvous::SessionRendezvous,
     /// Its bulk lanes.
-    pub(crate) lanes: Vec<Id>,
-    /// Lanes were requested (from the loop, or from the peer) and are not there yet.
-    pub(super) lanes_requested: bool,
-    /// What it waits for before it requests lanes again.
-    pub(super) lane_wait: Option<super::lanes::Wait>,
-    /// The peer requested lanes, and has granted on none since: lanes that look healthy here may be
-    /// lost there.
-    pub(super) lanes_wanted: bool,
-    /// Lanes with lower numbers were opened before that.
-    pub(super) wanted_before_lane: u32,
-    /// Lanes lost since a chunk was last received or sent completely.
-    pub(super) lane_failures: Late<LaneFailures>,
-    pub(crate) next_lane: u32,
-    /// Number of the connection that last replaced its control lane.
-    pub(super) last_move: Option<u32>,
+    pub(crate) lanes: SessionLanes,
     /// Monitor of its control lane.
     pub(crate) control_lane: super::control_lane::LaneMonitor,
     /// The goodbye is staged; until the session ends.
@@ -196,7 +179,6 @@ impl Session {
             keys: None,
             has_checksums: false,
             bulk_in_datagrams: false,
-            joins: JoinWindow::default(),
             has_offer: false,
             epoch_seen: 0,
             remotes: SessionRemotes::default(),
@@ -220,14 +202,7 @@ impl Session {
             answers_process_queries: false,
             message_ns: 0,
             rendezvous: super::rendezvous::SessionRendezvous::default(),
-            lanes: Vec::new(),
-            lanes_requested: false,
-            lane_wait: None,
-            lanes_wanted: false,
-            wanted_before_lane: 0,
-            lane_failures: Late::NONE,
-            next_lane: 0,
-            last_move: None,
+            lanes: SessionLanes::default(),
             control_lane: super::control_lane::LaneMonitor::default(),
             is_leaving: false,
             sequel: Sequel::None,
@@ -267,7 +242,7 @@ impl Session {
 
     /// Returns whether this side has something to pull, or the peer has announced that it has.
     pub(crate) fn needs_lane(&self) -> bool {
-        self.lanes_wanted || !self.rendezvous.is_empty()
+        self.lanes.are_wanted() || !self.rendezvous.is_empty()
     }
 
     /// Starts an established connection: `ours` was announced, `theirs` received. `advised_from` is
@@ -279,7 +254,7 @@ impl Session {
         keys: Option<SessionKeys>,
         advised_from: Option<u32>,
     ) {
-        (self.keys, self.joins, self.next_lane) = (keys, JoinWindow::default(), 0);
+        self.keys = keys;
         self.has_checksums = ours.checksum || theirs.checksum;
         self.peer_answers = theirs.answers;
         self.answers_process_queries = theirs.process_status;
@@ -299,9 +274,8 @@ impl Session {
         self.pending_ack.clear();
         self.final_ack.clear();
         self.questions = Questions::default();
-        (self.lanes_requested, self.lanes_wanted) = (false, false);
-        (self.lane_failures, self.last_move) = (Late::NONE, None);
-        self.rails = super::rails::Rails::new();
+        self.lanes.restart();
+        self.rails = super::rails::Rails::new(self.connection.is_initiator());
         (self.is_leaving, self.control_lane) = (false, super::control_lane::LaneMonitor::new());
         self.sequel = Sequel::None;
     }

@@ -62,7 +62,7 @@ impl Core {
             session.fences.clear();
         }
         session.one_sided = None;
-        let lanes = std::mem::take(&mut session.lanes);
+        let lanes = session.lanes.take_all();
         let remotes: Vec<u32> = session.remotes.iter().collect();
         for lane in lanes {
             self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });

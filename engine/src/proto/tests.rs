@@ -118,12 +118,14 @@ impl Core {
 
     /// Makes a lane ready, as the loop does when both sides agree on it.
     pub(super) fn make_lane_ready(&mut self, lane: Id, now_ns: u64) {
-        self.with_lane(lane, |it, cx| it.handle_lane_ready(cx, lane, now_ns));
+        self.with_lane(lane, |it, mut cx| it.lanes.handle_ready(&mut cx, lane, now_ns));
     }
 
     /// Ends a lane, as the loop does when the peer has no space for it.
     pub(super) fn refuse_lane(&mut self, lane: Id, now_ns: u64) {
-        self.with_lane(lane, |it, cx| it.handle_lane_refused(cx, lane, now_ns));
+        self.with_lane(lane, |it, mut cx| {
+            it.lanes.handle_refused(&mut cx, &mut it.rails, lane, now_ns)
+        });
     }
 }
 

@@ -25,7 +25,7 @@ impl LaneCx<'_> {
     ///
     /// RR-RAIL-2.
     pub(in crate::progress) fn pair_rails(&mut self, session: u32) {
-        self.core.with(session, |it, cx| it.describe_first_path(&cx));
+        self.core.with(session, |it, cx| it.rails.describe_first_path(&cx));
         let core = &self.core;
         let Some(known) = core.session(session) else {
             debug_assert!(false, "an outstanding action keeps the slot of its session in use");
@@ -43,7 +43,8 @@ impl LaneCx<'_> {
         };
         for (our, their) in pairs(ours, &theirs, reach) {
             let number = path_number(our as u8, their as u8);
-            let Some(at) = self.core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number))
+            let Some(at) =
+                self.core.enter(session).and_then(|(it, cx)| it.rails.add_path(&cx, number))
             else {
                 continue;
             };

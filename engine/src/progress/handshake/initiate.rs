@@ -96,12 +96,12 @@ impl Handshakes {
     fn join(&mut self, lane: Id, remote: SocketAddr, cx: &SetupCx<'_>) -> Option<Box<Initiator>> {
         let nonce = self.random.random();
         let bulk = cx.lanes.core.lanes().get(lane)?;
-        let known = cx.lanes.core.session(bulk.session)?;
+        let known = cx.lanes.core.session(bulk.session())?;
         let keys = known.keys.as_ref()?;
         let ours = Limits { session: known.id, ..NOTHING };
         let mut hello = cx.hello(known.engine, KIND_BULK, ours);
-        hello.lane = bulk.number.into();
-        hello.path = known.rails.paths.get(usize::from(bulk.path))?.number.into();
+        hello.lane = bulk.number().into();
+        hello.path = known.rails.path(bulk.path())?.number.into();
         Some(Box::new(Initiator::join(keys, hello, nonce, remote)))
     }
 
@@ -113,7 +113,10 @@ impl Handshakes {
         let Some(at) = monitor.and_then(|monitor| monitor.attempt_at()) else {
             return cx.handle_connect_failed(key, "it is not needed any more");
         };
-        let number = cx.lanes.core.enter(session).and_then(|(it, _)| it.number_of_move(at));
+        let number = cx.lanes.core.enter(session).and_then(|(it, _)| {
+            let path = it.rails.path(at)?.number;
+            Some((it.lanes.take_number()?, path))
+        });
         let known = cx.lanes.core.session(session);
         let known = known.and_then(|known| Some((known, known.keys.as_ref()?)));
         let (Some((number, path)), Some((known, keys))) = (number, known) else {
@@ -198,7 +201,7 @@ impl Handshakes {
     ) {
         let core = &mut cx.lanes.core;
         let bulk = core.lanes().get(lane);
-        let session = bulk.and_then(|bulk| core.session(bulk.session));
+        let session = bulk.and_then(|bulk| core.session(bulk.session()));
         let Some(keys) = session.and_then(|session| session.keys.as_ref()) else {
             return cx.handle_connect_failed(key, "its session is over");
         };
@@ -207,7 +210,9 @@ impl Handshakes {
             Ok(HelloStatus::Busy) => {
                 cx.bulk.set_key(core, lane, None);
                 let now_ns = *cx.lanes.now_ns;
-                core.with_lane(lane, |it, cx| it.handle_lane_refused(cx, lane, now_ns));
+                core.with_lane(lane, |it, mut cx| {
+                    it.lanes.handle_refused(&mut cx, &mut it.rails, lane, now_ns);
+                });
                 cx.lanes.close(key, CloseMode::Graceful);
             }
             Ok(_) => cx.handle_connect_failed(key, "the peer refused a bulk lane"),

@@ -27,7 +27,7 @@ struct Bench {
 
 impl Bench {
     fn new(paths: u8) -> Self {
-        let mut rails = Rails::new();
+        let mut rails = Rails::new(true);
         let other =
             |at: u8| PathState::new(path_number(at, at), Some([192, 0, 2, at].into()), true);
         rails.paths.extend((1..paths).map(other));

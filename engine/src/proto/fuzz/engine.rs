@@ -9,7 +9,6 @@ use crate::proto::effects::{CompletionLevel, Ended};
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::keys::SessionKeys;
-use crate::proto::lanes::lane::{Incoming, Outgoing};
 use crate::proto::peers::Admission;
 use crate::proto::ready::Work;
 use crate::proto::receive::ReceiveRequest;
@@ -177,7 +176,8 @@ impl FuzzedEngine {
         }
         let mut names: Vec<u64> = self.kernel.live.keys().map(|id| id.to_u64()).collect();
         names.sort_unstable();
-        let lanes: Vec<u32> = self.core.shared.lanes.iter().map(|(_, lane)| lane.number).collect();
+        let lanes: Vec<u32> =
+            self.core.shared.lanes.iter().map(|(_, lane)| lane.number()).collect();
         let bytes = self.hostile.write(script, &names, &lanes);
         let (now, later) = bytes.split_at(bytes.len() - script.below(8).min(bytes.len()));
         self.handle(now);
@@ -300,12 +300,8 @@ impl FuzzedEngine {
     pub(super) fn chunk_received(&mut self, index: usize, outcome: u8) {
         let (lane, chunk) = self.kernel.receiving.remove(index);
         let mut bytes = [0; CHUNK_HEADER_BYTES];
-        if let Some(bulk) = self.core.shared.lanes.get(lane)
-            && let Some(&Incoming { operation, offset, length, chunk, .. }) = bulk.incoming.front()
-        {
-            let receive_operation = operation.to_u64();
-            let due = Outgoing { operation, receive_operation, offset, length, chunk };
-            bytes = due.header(&bulk.keys.receive, 0);
+        if let Some(bulk) = self.core.shared.lanes.get(lane) {
+            bytes = bulk.first_header(0).unwrap_or(bytes);
         }
         let header = match outcome {
             0..200 => Some(&bytes),
@@ -570,9 +566,10 @@ impl FuzzedEngine {
 
     /// Fails a path, and restores it, at each call.
     fn pair_rails(&mut self, session: u32) {
-        self.core.with(session, |it, cx| it.describe_first_path(&cx));
+        self.core.with(session, |it, cx| it.rails.describe_first_path(&cx));
         for number in 0..4 {
-            if let Some(at) = self.core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number))
+            if let Some(at) =
+                self.core.enter(session).and_then(|(it, cx)| it.rails.add_path(&cx, number))
             {
                 self.core.with(session, |it, mut cx| it.path_ready(&mut cx, at, self.now_ns));
             }

@@ -27,7 +27,7 @@ impl FuzzedEngine {
             let grants = config.bulk_lanes_max * (1 + config.horizon_chunks as usize);
             let count = session.control.len();
             assert!(count <= answers + grants + 1, "{count} frames wait for the peer");
-            assert!(session.lanes.len() <= config.bulk_lanes_max);
+            assert!(session.lanes.ids().len() <= config.bulk_lanes_max);
             assert!(session.waiting.len() <= config.send_queue_ops);
         }
         self.check_reserved();

@@ -71,9 +71,10 @@ impl PathTable {
             let path = debug_assert_some!(paths.get_mut(index), "the paths stay where they are");
             let Some(path) = path else { break };
             let mut evidence = path.evidence();
-            (evidence.bulk_ns, evidence.is_stalled) = core
-                .session(session)
-                .map_or((0, false), |it| it.bulk_evidence(core.lanes(), path.at, now_ns));
+            (evidence.bulk_ns, evidence.is_stalled) =
+                core.session(session).map_or((0, false), |it| {
+                    it.lanes.evidence(&it.rails, core.lanes(), path.at, now_ns)
+                });
             if path.at == streams_at {
                 evidence.bulk_ns = evidence.bulk_ns.max(streamed_ns);
             }
@@ -165,7 +166,7 @@ impl PathTable {
     /// RR-RAIL-5.
     pub(crate) fn suspect_path_of(&mut self, core: &mut Core, now_ns: u64, lane: Id) {
         let Some(bulk) = core.shared.lanes.get(lane) else { return };
-        let (session, at) = (bulk.session, bulk.path);
+        let (session, at) = (bulk.session(), bulk.path());
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         let doubted = paths.all_mut().find(|path| path.at == at);
         if let Some(health) = doubted.and_then(|path| path.rail_health.as_deref_mut()) {

@@ -81,7 +81,7 @@ impl Core {
 
     /// Returns the sessions that could be evicted now, in order of their end.
     pub(super) fn evictable(&self) -> Vec<u32> {
-        let lanes = self.shared.lanes.iter().map(|(_, lane)| lane.session);
+        let lanes = self.shared.lanes.iter().map(|(_, lane)| lane.session());
         let operations = self.shared.operations.iter().map(|(_, operation)| operation.session);
         let sources = self.shared.operations.waiting_receives().filter_map(|(_, it)| it.source());
         let sources = sources.filter_map(|source| self.shared.peers.at(source));
@@ -102,7 +102,7 @@ impl Core {
         let session = id.and_then(|id| self.sessions.remove(id));
         let session = debug_assert_some!(session, "closed sessions are in the table");
         let Some(session) = session else { return };
-        debug_assert!(!session.is_connected() && session.lanes.is_empty(), "it is closed");
+        debug_assert!(!session.is_connected() && session.lanes.ids().is_empty(), "it is closed");
         self.shared.peers.remove_session(slot, &session);
         self.shared.ready.forget(slot);
         for list in [&mut self.shared.timed, &mut self.shared.owing_acks] {

@@ -4,11 +4,11 @@
 //! the others together would deliver everything before it had delivered one chunk, so that an
 //! additional rail makes no message slower.
 
-use super::super::context::Cx;
-use super::super::session::Session;
 use super::super::table::Id;
-use super::shares::Share;
+use super::Rails;
+use super::shares::{Share, Shares};
 use crate::proto::lanes::lane::BulkLane;
+use crate::proto::lanes::{BulkLanes, SessionLanes};
 
 /// Target duration of one chunk at its lane's rate, in nanoseconds.
 const CHUNK_NS: u64 = 500_000;
@@ -151,21 +151,35 @@ fn bytes_in(rate: u64, time_ns: u64) -> u64 {
     (u128::from(rate) * u128::from(time_ns) / 1_000_000_000) as u64
 }
 
-impl Session {
-    /// Returns the lane that it should grant on next: a chunk of at most `longest` bytes,
-    /// with at most `chunks_max` outstanding.
-    pub(in crate::proto) fn choose_lane(
-        &self,
-        cx: &Cx<'_>,
-        (longest, chunks_max): (u64, u64),
+/// What the choice of a lane depends on: the lanes of a session, and the rails that they use.
+#[derive(Clone, Copy)]
+pub(in crate::proto) struct LaneSchedule<'a> {
+    own: &'a SessionLanes,
+    rails: &'a Rails,
+    lanes: &'a BulkLanes,
+    shares: &'a Shares,
+    now_ns: u64,
+}
+
+impl<'a> LaneSchedule<'a> {
+    /// Creates the schedule of the lanes `own`, on `rails` between both sides, from all `lanes`.
+    pub(in crate::proto) fn new(
+        (own, rails): (&'a SessionLanes, &'a Rails),
+        lanes: &'a BulkLanes,
+        shares: &'a Shares,
         now_ns: u64,
-    ) -> Next {
-        let left = self.rendezvous.ungranted(&cx.shared.operations);
-        let Some(field) = Field::of(self.candidates(cx, now_ns)) else {
+    ) -> Self {
+        Self { own, rails, lanes, shares, now_ns }
+    }
+
+    /// Returns the lane to grant on next, of a message of which `left` bytes are not granted: a
+    /// chunk of at most `longest` bytes, with at most `chunks_max` outstanding.
+    pub(in crate::proto) fn choose(self, left: u64, (longest, chunks_max): (u64, u64)) -> Next {
+        let Some(field) = Field::of(self.candidates()) else {
             return Next::NoLane;
         };
         let mut best: Option<((bool, u128), Choice)> = None;
-        for candidate in self.candidates(cx, now_ns) {
+        for candidate in self.candidates() {
             let chunk_bytes = candidate.chunk_bytes(longest);
             let horizon = candidate.horizon(chunk_bytes, chunks_max);
             if !candidate.is_due(horizon) {
@@ -187,72 +201,72 @@ impl Session {
         best.map_or(Next::Later, |(_, choice)| Next::Now(choice))
     }
 
-    fn candidates(&self, cx: &Cx<'_>, now_ns: u64) -> impl Iterator<Item = Candidate> {
-        let (lanes, shares) = (&cx.shared.lanes, &cx.shared.shares);
-        let carries = move |lane: &Id| {
-            lanes.get(*lane).is_some_and(|bulk| {
-                bulk.is_ready && self.rails.carries_bulk(usize::from(bulk.path))
-            })
-        };
-        let flows = move |lane: &Id| {
-            carries(lane) && lanes.get(*lane).is_some_and(|bulk| !is_stuck(self, bulk, now_ns))
-        };
+    /// Returns the lanes that could get a chunk.
+    fn candidates(self) -> impl Iterator<Item = Candidate> {
         // The peer may consider paths failed that look healthy here, and have lanes on others only.
         // A lane that has joined is an established connection.
-        let has_some = self.lanes.iter().any(carries);
-        let has_flowing = self.lanes.iter().any(flows);
-        self.lanes.iter().filter_map(move |&lane| {
-            let bulk = debug_assert_some!(lanes.get(lane), "the lanes of a session exist")?;
-            let path = self.rails.paths.get(usize::from(bulk.path));
-            let path = debug_assert_some!(path, "a lane is on a path of its session")?;
-            let is_worse = (has_flowing && !flows(&lane)) || (has_some && !carries(&lane));
-            if !bulk.is_ready || is_worse {
+        let has_some = self.own.iter(self.lanes).any(|(_, bulk)| self.carries(bulk));
+        let has_flowing = self.own.iter(self.lanes).any(|(_, bulk)| self.flows(bulk));
+        self.own.iter(self.lanes).filter_map(move |(lane, bulk)| {
+            let is_worse = (has_flowing && !self.flows(bulk)) || (has_some && !self.carries(bulk));
+            if !bulk.is_ready() || is_worse {
                 return None;
             }
-            // A lane without grants gives no samples: the expected rate rises until then.
-            let idle_until_ns = bulk.incoming.front().map_or(now_ns, |first| first.granted_ns);
-            let rate = match (bulk.rate.hoped_for(idle_until_ns), path.expected_rate()) {
-                (0, 0) => RATE_GUESS,
-                (0, expected) => expected,
-                (measured, _) => measured,
-            };
-            let lone = bulk.rate.lone_hoped_for(idle_until_ns);
-            let pace = if bulk.rate.is_known() || lone == 0 { rate } else { lone.min(rate) };
-            let (outstanding, latency_ns) = (bulk.incoming_bytes, bulk.rate.latency_ns());
-            let (is_refilling, share) = (bulk.is_refilling, shares.share_of(self, lanes, bulk));
-            let round_trip_ns = path.round_trip_ns;
-            let arrives_ns = bulk.incoming.front().map_or(now_ns, |first| first.granted_ns);
-            let wait_ns = arrives_ns.saturating_add(round_trip_ns).saturating_sub(now_ns);
-            Some(Candidate {
-                lane,
-                outstanding,
-                rate,
-                pace: pace.max(1),
-                latency_ns,
-                round_trip_ns,
-                wait_ns,
-                share,
-                is_refilling,
-            })
+            self.candidate(lane, bulk)
         })
     }
-}
 
-/// Returns whether a lane is so overdue that it is unpredictable: it gets no grants while others
-/// make progress, and is not counted.
-fn is_stuck(session: &Session, bulk: &BulkLane, now_ns: u64) -> bool {
-    let Some(first) = bulk.incoming.front() else { return false };
-    let waits_ns = now_ns.saturating_sub(bulk.rate.last_ns().max(first.granted_ns));
-    if waits_ns < STUCK_NS {
-        return false;
+    /// Returns a lane with what it is compared by.
+    fn candidate(self, lane: Id, bulk: &BulkLane) -> Option<Candidate> {
+        let path = debug_assert_some!(self.rails.path(bulk.path()), "a lane is on a path")?;
+        // A lane without grants gives no samples: the expected rate rises until then.
+        let granted_ns = bulk.first_granted().map_or(self.now_ns, |first| first.granted_ns);
+        let measured = bulk.rate();
+        let rate = match (measured.hoped_for(granted_ns), path.expected_rate()) {
+            (0, 0) => RATE_GUESS,
+            (0, expected) => expected,
+            (measured, _) => measured,
+        };
+        let lone = measured.lone_hoped_for(granted_ns);
+        let pace = if measured.is_known() || lone == 0 { rate } else { lone.min(rate) };
+        let round_trip_ns = path.round_trip_ns;
+        Some(Candidate {
+            lane,
+            outstanding: bulk.outstanding_bytes(),
+            rate,
+            pace: pace.max(1),
+            latency_ns: measured.latency_ns(),
+            round_trip_ns,
+            wait_ns: granted_ns.saturating_add(round_trip_ns).saturating_sub(self.now_ns),
+            share: self.shares.share_of(self.own, self.rails, self.lanes, bulk),
+            is_refilling: bulk.is_refilling(),
+        })
     }
-    let path = session.rails.paths.get(usize::from(bulk.path));
-    let round_trip_ns = path.map_or(0, |path| path.round_trip_ns);
-    let usual_ns = match bulk.rate.bytes_per_s() {
-        0 => u128::from(STUCK_NS),
-        rate => time_ns(u128::from(first.length), u128::from(rate)),
-    };
-    u128::from(waits_ns) >= STUCK_CHUNKS * (usual_ns + u128::from(round_trip_ns))
+
+    /// Returns whether a lane is ready, on a path that carries bulk data.
+    fn carries(self, bulk: &BulkLane) -> bool {
+        bulk.is_ready() && self.rails.carries_bulk(usize::from(bulk.path()))
+    }
+
+    /// Returns whether a lane carries bulk data, and is not so overdue that it is unpredictable:
+    /// then it gets no grants while others make progress, and is not counted.
+    fn flows(self, bulk: &BulkLane) -> bool {
+        self.carries(bulk) && !self.is_stuck(bulk)
+    }
+
+    fn is_stuck(self, bulk: &BulkLane) -> bool {
+        let Some(first) = bulk.first_granted() else { return false };
+        let waits_ns = self.now_ns.saturating_sub(bulk.rate().last_ns().max(first.granted_ns));
+        if waits_ns < STUCK_NS {
+            return false;
+        }
+        let round_trip_ns = self.rails.path(bulk.path()).map_or(0, |path| path.round_trip_ns);
+        let usual_ns = match bulk.rate().bytes_per_s() {
+            0 => u128::from(STUCK_NS),
+            rate => time_ns(u128::from(first.length), u128::from(rate)),
+        };
+        u128::from(waits_ns) >= STUCK_CHUNKS * (usual_ns + u128::from(round_trip_ns))
+    }
 }
 
 #[cfg(test)]

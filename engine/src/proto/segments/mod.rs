@@ -109,7 +109,7 @@ impl Session {
         self.control.shrink();
         self.waiting.shrink_to_fit();
         self.rendezvous.shrink();
-        self.lanes.shrink_to_fit();
+        self.lanes.shrink();
     }
 
     /// Returns whether the peer has acknowledged everything, and nothing waits.

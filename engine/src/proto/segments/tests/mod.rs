@@ -492,7 +492,7 @@ fn grants_are_served_in_the_order_of_their_chunks() {
     }
     net.settle(1000);
     net.check();
-    assert!(net.engines[0].core.shared.lanes.iter().all(|(_, lane)| lane.early.is_empty()));
+    assert!(net.engines[0].core.shared.lanes.iter().all(|(_, lane)| !lane.has_early_grants()));
 }
 
 /// Pools reach a steady size: memory is neither allocated nor freed.
