@@ -75,6 +75,18 @@ impl Limits {
         let status = if self.process_status { hello::FLAG_PROCESS_STATUS } else { 0 };
         checksum | bulk | answers | status
     }
+
+    /// Returns what the flags of a hello or a reply state; the other limits are 0.
+    pub(crate) fn of_flags(flags: u8) -> Self {
+        let has = |flag| flags & flag != 0;
+        Self {
+            checksum: has(hello::FLAG_CHECKSUM),
+            bulk_in_datagrams: has(hello::FLAG_BULK_IN_DATAGRAMS),
+            answers: has(hello::FLAG_ANSWERS),
+            process_status: has(hello::FLAG_PROCESS_STATUS),
+            ..NOTHING
+        }
+    }
 }
 
 /// A session; see the module. Read-only outside `proto`, except for its connection and its lane

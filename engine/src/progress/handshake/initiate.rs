@@ -16,10 +16,7 @@ use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::{Distrust, Initiator};
 use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
-use crate::wire::hello::{
-    FLAG_ANSWERS, FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_PROCESS_STATUS, HELLO_BYTES,
-    HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE,
-};
+use crate::wire::hello::{HELLO_BYTES, HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE};
 use crate::wire::locators::Locators;
 use crate::wire::proof::PROOF_BYTES;
 use crate::wire::{Hello, HelloReply, VERSION};
@@ -170,10 +167,7 @@ impl Handshakes {
             envelope_limit: reply.envelope_limit.get(),
             byte_limit: reply.byte_limit.get(),
             eager_limit: reply.eager_limit.get(),
-            checksum: reply.flags & FLAG_CHECKSUM != 0,
-            bulk_in_datagrams: reply.flags & FLAG_BULK_IN_DATAGRAMS != 0,
-            answers: reply.flags & FLAG_ANSWERS != 0,
-            process_status: reply.flags & FLAG_PROCESS_STATUS != 0,
+            ..Limits::of_flags(reply.flags)
         };
         let was_connected = connection.is_connected();
         let step = connection.handle_reply(*cx.lanes.now_ns, status);
