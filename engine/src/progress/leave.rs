@@ -12,7 +12,7 @@ pub(crate) const LET_GO: Duration = Duration::from_secs(2);
 impl EngineState {
     fn has_borrowed_memory(&self) -> bool {
         let completions = &self.completions;
-        self.core.closed_operations().any(|(id, _)| completions.is_borrowed(id))
+        self.core.shared().closed_operations().any(|(id, _)| completions.is_borrowed(id))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::config::Config;
 use super::connection::Connection;
+use super::context::SharedState;
 use super::control_lane::LaneMonitor;
 use super::core::{Core, CoreCounters};
 use super::endpoints::Endpoints;
@@ -38,6 +39,12 @@ impl Core {
     #[inline]
     pub(crate) fn counters(&self) -> CoreCounters {
         self.shared.counters
+    }
+
+    /// Returns what all sessions share.
+    #[inline]
+    pub(crate) fn shared(&self) -> &SharedState {
+        &self.shared
     }
 
     /// Returns the session in a slot.
@@ -94,7 +101,7 @@ impl Core {
     #[cfg(test)]
     pub(crate) fn session_of_operation(&self, id: Id) -> u32 {
         let session = self.shared.operations.get(id).map(|operation| operation.session);
-        session.or_else(|| Some(self.source_of(id)?.session)).unwrap_or(NO_SESSION)
+        session.or_else(|| Some(self.shared.source_of(id)?.session)).unwrap_or(NO_SESSION)
     }
 
     /// Returns the registered memory that peers may access.

@@ -21,8 +21,9 @@ use super::segments::segment::SegmentPool;
 use super::session::Session;
 use super::unexpected::Unexpected;
 
-/// State that the sessions of an engine share.
-pub(super) struct SharedState {
+/// State that the sessions of an engine share, by owner. Outside `proto` only its methods can be
+/// used.
+pub(crate) struct SharedState {
     /// The random, non-zero id of the engine.
     pub(super) engine: u64,
     pub(super) config: Config,
@@ -86,6 +87,16 @@ impl SharedState {
             config,
         }
     }
+
+    /// Removes a session that is gone from all lists.
+    pub(super) fn forget(&mut self, slot: u32) {
+        self.ready.forget(slot);
+        for list in [&mut self.timed, &mut self.owing_acks] {
+            list.retain(|&other| other != slot);
+        }
+        self.lanes.forget(slot);
+        self.processes.forget(slot);
+    }
 }
 
 /// What the methods of a session use besides the session.
@@ -124,6 +135,11 @@ impl Core {
     pub(crate) fn enter(&mut self, slot: u32) -> Option<(&mut Session, Cx<'_>)> {
         let Self { sessions, shared } = self;
         Some((sessions.at_mut(slot as usize)?, Cx { slot, shared }))
+    }
+
+    /// Returns the session with an engine, and what its methods use. `None`: there is none.
+    pub(super) fn enter_engine(&mut self, engine: u64) -> Option<(&mut Session, Cx<'_>)> {
+        self.enter(self.shared.peers.session_of(engine)?)
     }
 
     /// Calls `call` with the session in a slot, and what its methods use. `None`: the slot is

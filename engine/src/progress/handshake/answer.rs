@@ -171,8 +171,7 @@ impl Handshakes {
     ) {
         let now_ns = *cx.lanes.now_ns;
         let entered = cx.enter_joined(hello);
-        let joined =
-            entered.and_then(|(it, mut cx)| it.handle_lane_hello(&mut cx, hello, now_ns));
+        let joined = entered.and_then(|(it, mut cx)| it.handle_lane_hello(&mut cx, hello, now_ns));
         let is_sent = self.answer_join(key, hello, joined.err(), cx);
         match joined {
             Ok(lane) => {

@@ -230,8 +230,8 @@ impl Session {
 impl Core {
     /// Returns the keys of the session that a connection wants to join, if it exists.
     pub(crate) fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
-        let slot = self.shared.peers.session_of(hello.source.get())?;
-        self.sessions.at(slot as usize)?.keys_to_join(hello)
+        let (_, session) = self.shared.peers.find(&self.sessions, hello.source.get())?;
+        session.keys_to_join(hello)
     }
 
     /// Returns the session that a connection wants to join, if the connection uses its keys, and
@@ -240,9 +240,8 @@ impl Core {
         &mut self,
         hello: &Hello,
     ) -> Result<(&mut Session, Cx<'_>), HelloStatus> {
-        let slot = self.shared.peers.session_of(hello.source.get());
-        let (session, cx) =
-            slot.and_then(|slot| self.enter(slot)).ok_or(HelloStatus::UnknownSession)?;
+        let entered = self.enter_engine(hello.source.get());
+        let (session, cx) = entered.ok_or(HelloStatus::UnknownSession)?;
         let keys = session.keys_to_join(hello).ok_or(HelloStatus::UnknownSession)?;
         if !is_of_session(keys, hello) {
             return Err(HelloStatus::WrongSecret);

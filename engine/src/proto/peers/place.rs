@@ -223,9 +223,8 @@ impl Core {
             return Some(slot);
         }
         self.evict_some();
-        let slot = self.shared.peers.new_session(&mut self.sessions, 0, place.into())?;
-        let session = self.sessions.at_mut(slot as usize);
-        let session = debug_assert_some!(session, "it was just inserted")?;
+        let made = self.shared.peers.new_session(&mut self.sessions, 0, place.into());
+        let (slot, session) = made?;
         self.shared.peers.set_place(slot, session, Some(Box::new(place)));
         Some(slot)
     }
@@ -293,18 +292,17 @@ impl Core {
     /// Moves a remote endpoint, the operations with it and the place of a session to another
     /// session.
     fn take_place_over(&mut self, remote: Id, from: u32, to: u32) {
-        let session = self.sessions.at_mut(from as usize);
-        let Some(session) = debug_assert_some!(session, "it resolves the address") else { return };
-        let place = session.place.clone();
+        let Self { sessions, shared } = self;
+        let pair = sessions.two_at_mut([from as usize, to as usize]);
+        let pair = debug_assert_some!(pair, "one resolves the address, the other has an engine");
+        let Some([asking, found]) = pair else { return };
         let index = remote.index() as u32;
-        let waiting = session.take_waiting_with(index, &self.shared.operations);
-        self.shared.peers.move_remote(remote, &mut self.sessions, to);
-        self.shared.operations.move_to_session(index, from, to);
+        found.add_waiting(asking.take_waiting_with(index, &shared.operations));
+        shared.peers.move_remote(remote, asking, (to, found));
+        shared.operations.move_to_session(index, from, to);
+        let place = asking.place.clone();
+        shared.peers.set_place(to, found, place);
         self.give_place_up(from);
-        let session = self.sessions.at_mut(to as usize);
-        let Some(session) = debug_assert_some!(session, "the engine has a session") else { return };
-        session.add_waiting(waiting);
-        self.shared.peers.set_place(to, session, place);
     }
 
     /// Detaches the session from its listener address.
