@@ -107,7 +107,7 @@ impl Requests {
         core: &Core,
         endpoint: u16,
         request: RequestId,
-    ) -> Option<(manager::Request, Address)> {
+    ) -> Option<(manager::ConnectionRequest, Address)> {
         let taken = self.manager.take_request(endpoint, request.0)?;
         let name = core.name_of(taken.ends.1.index() as u32)?;
         Some((taken, Address::new(name.engine, name.locators, name.endpoint)))
@@ -328,7 +328,7 @@ impl Engine {
     pub(crate) fn accept_into(
         &mut self,
         endpoint: u16,
-        request: &manager::Request,
+        request: &manager::ConnectionRequest,
         asks: &Address,
     ) -> Result<ConnectionId, Error> {
         let no_room = Error::Limit("an engine has sessions_max sessions and 65536 connections");
@@ -343,7 +343,7 @@ impl Engine {
     pub(crate) fn say_accepted(
         &mut self,
         connection: ConnectionId,
-        request: &manager::Request,
+        request: &manager::ConnectionRequest,
         address: &Address,
         data: &[u8],
     ) -> Result<(), Error> {

@@ -12,7 +12,7 @@ use super::traits::{LaneKey, TcpFigures};
 use crate::driver::AnyDriver;
 use crate::proto::core::Core;
 use crate::proto::paths::{NO_PATH, Paths};
-use crate::proto::rails::{PathState as KnownPath, rails_of};
+use crate::proto::rails::{RailPair, rails_of};
 use crate::proto::session::Session;
 use crate::proto::table::Id;
 use crate::telemetry::exporter::StatisticsSlot;
@@ -215,7 +215,7 @@ fn lanes_of<'a>(
 }
 
 /// Returns the protocol's statistics of a path; the caller adds its NIC and its datagrams.
-fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatistics {
+fn statistics_of(session: &Session, path: &RailPair, now_ns: u64) -> PathStatistics {
     let (initiators, acceptors) = rails_of(path.number);
     let rail = if session.connection.is_initiator() { initiators } else { acceptors };
     let counters = path.counters();

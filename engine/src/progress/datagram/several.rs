@@ -3,19 +3,19 @@
 use crate::progress::context::LaneCx;
 use crate::progress::engine::{Engine, EngineState};
 use crate::proto::effects::RemoteName;
-use crate::proto::rails::health::{Phase, Transition};
+use crate::proto::rails::health::{PathPhase, Transition};
 use crate::proto::rails::pairing::pairs;
 use crate::proto::rails::path_number;
 use crate::proto::session::Session;
 use crate::types::{Address, Event, PathState};
 
 /// Returns the public state of a phase.
-pub(in crate::progress) fn state_of(phase: Phase) -> PathState {
+pub(in crate::progress) fn state_of(phase: PathPhase) -> PathState {
     match phase {
-        Phase::Probing => PathState::Probing,
-        Phase::Active => PathState::Active,
-        Phase::Suspect => PathState::Suspect,
-        Phase::Down => PathState::Down,
+        PathPhase::Probing => PathState::Probing,
+        PathPhase::Active => PathState::Active,
+        PathPhase::Suspect => PathState::Suspect,
+        PathPhase::Down => PathState::Down,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::wire::{FrameError, Grant};
 
 /// A range this side granted and has not received yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct GrantedRange {
     /// The receive of the range.
     pub(crate) operation: Id,
     /// Offset in the message, in bytes.
@@ -28,7 +28,7 @@ pub(crate) struct Incoming {
     pub(crate) granted_ns: u64,
 }
 
-impl Incoming {
+impl GrantedRange {
     /// Returns the checksum of a received header, if it is the expected header of this range,
     /// tagged with `key`.
     pub(crate) fn agrees(&self, header: &[u8; CHUNK_HEADER_BYTES], key: &TagKey) -> Option<u32> {
@@ -44,7 +44,7 @@ impl Incoming {
 
 /// A range the peer granted and this side has not sent yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct ServedRange {
     /// The send of the range.
     pub(crate) operation: Id,
     /// The receiver's id of the operation.
@@ -57,7 +57,7 @@ pub(crate) struct Outgoing {
     pub(crate) chunk: u32,
 }
 
-impl Outgoing {
+impl ServedRange {
     /// Returns the chunk header, tagged with `key`. `checksum` is that of the bytes, or 0.
     pub(crate) fn header(&self, key: &TagKey, checksum: u32) -> [u8; CHUNK_HEADER_BYTES] {
         let range = (self.offset, self.length);
@@ -100,11 +100,12 @@ const LOOK_BACK: usize = 256;
 
 /// Returns the position after the last range whose message has a hint that `stays`.
 pub(in crate::proto) fn place_behind(
-    granted: &VecDeque<Outgoing>,
+    granted: &VecDeque<ServedRange>,
     operations: &Operations,
     stays: impl Fn(Hint) -> bool,
 ) -> usize {
-    let stays = |range: &Outgoing| operations.get(range.operation).is_some_and(|it| stays(it.hint));
+    let stays =
+        |range: &ServedRange| operations.get(range.operation).is_some_and(|it| stays(it.hint));
     let from = granted.len().saturating_sub(LOOK_BACK);
     granted.range(from..).rposition(stays).map_or(from, |last| from + last + 1)
 }
@@ -132,7 +133,7 @@ pub(crate) struct BulkLane {
     /// transit.
     is_fresh: bool,
     /// Granted and not received, in order. The front one is in the kernel if `is_receiving`.
-    incoming: VecDeque<Incoming>,
+    incoming: VecDeque<GrantedRange>,
     /// The kernel has a recv for the front of `incoming`.
     is_receiving: bool,
     /// Bytes of `incoming`.
@@ -145,7 +146,7 @@ pub(crate) struct BulkLane {
     next_chunk: u32,
     /// Granted by the peer and not sent, in order. The front one is in the kernel if
     /// `is_sending`.
-    outgoing: VecDeque<Outgoing>,
+    outgoing: VecDeque<ServedRange>,
     /// The kernel has a send for the front of `outgoing`.
     is_sending: bool,
     /// Number of the next chunk that the peer may grant.
@@ -305,7 +306,7 @@ impl BulkLane {
 impl BulkLane {
     /// Returns the first range that is granted and has not arrived.
     #[inline]
-    pub(in crate::proto) fn first_granted(&self) -> Option<&Incoming> {
+    pub(in crate::proto) fn first_granted(&self) -> Option<&GrantedRange> {
         self.incoming.front()
     }
 
@@ -357,14 +358,20 @@ impl BulkLane {
         debug_assert!(self.incoming.len() < GRANTED_MAX && length > 0, "its sender takes it");
         let chunk = self.next_chunk;
         self.next_chunk = chunk.wrapping_add(1);
-        self.incoming.push_back(Incoming { operation, offset, length, chunk, granted_ns: now_ns });
+        self.incoming.push_back(GrantedRange {
+            operation,
+            offset,
+            length,
+            chunk,
+            granted_ns: now_ns,
+        });
         self.incoming_bytes += u64::from(length);
         (self.is_refilling, self.used_ns) = (!is_last, now_ns);
         chunk
     }
 
     /// Returns the range that the kernel should receive next, if it receives none.
-    pub(in crate::proto) fn next_receive(&self) -> Option<Incoming> {
+    pub(in crate::proto) fn next_receive(&self) -> Option<GrantedRange> {
         self.incoming.front().copied().filter(|_| self.is_ready && !self.is_receiving)
     }
 
@@ -392,7 +399,7 @@ impl BulkLane {
         if !has_checksums && checksum != 0 {
             return None;
         }
-        let Incoming { length, granted_ns, .. } = incoming;
+        let GrantedRange { length, granted_ns, .. } = incoming;
         let was_idle = self.rate.handle_arrival(length.into(), granted_ns, now_ns);
         self.pop_incoming();
         Some(ChunkArrival { length, checksum, granted_ns, was_idle })
@@ -413,7 +420,7 @@ impl BulkLane {
 
     /// Ends it: returns the number of ranges that will not arrive, and those of them that the
     /// kernel does not receive.
-    pub(super) fn into_granted(self) -> (usize, impl Iterator<Item = Incoming>) {
+    pub(super) fn into_granted(self) -> (usize, impl Iterator<Item = GrantedRange>) {
         let in_kernel = usize::from(self.is_receiving && !planted!(ForgetReap));
         (self.incoming.len(), self.incoming.into_iter().skip(in_kernel))
     }
@@ -461,7 +468,7 @@ impl BulkLane {
     /// Appends a range that the peer has granted: the next one.
     ///
     /// RR-RDV-9.
-    pub(in crate::proto) fn serve(&mut self, range: Outgoing) -> Result<(), FrameError> {
+    pub(in crate::proto) fn serve(&mut self, range: ServedRange) -> Result<(), FrameError> {
         let (expected, got) = (self.expected_chunk, range.chunk);
         if got != expected {
             return Err(FrameError::BadChunkNumber { expected, got });
@@ -475,7 +482,7 @@ impl BulkLane {
     }
 
     /// Returns the range that the kernel should send next, if it sends none.
-    pub(in crate::proto) fn next_send(&self) -> Option<Outgoing> {
+    pub(in crate::proto) fn next_send(&self) -> Option<ServedRange> {
         self.outgoing.front().copied().filter(|_| self.is_ready && !self.is_sending)
     }
 
@@ -538,9 +545,9 @@ impl BulkLane {
 impl BulkLane {
     /// Returns the header of the chunk that its peer sends for the first granted range.
     pub(in crate::proto) fn first_header(&self, checksum: u32) -> Option<[u8; CHUNK_HEADER_BYTES]> {
-        let &Incoming { operation, offset, length, chunk, .. } = self.incoming.front()?;
+        let &GrantedRange { operation, offset, length, chunk, .. } = self.incoming.front()?;
         let receive_operation = operation.to_u64();
-        let sent = Outgoing { operation, receive_operation, offset, length, chunk };
+        let sent = ServedRange { operation, receive_operation, offset, length, chunk };
         Some(sent.header(&self.keys.receive, checksum))
     }
 
@@ -556,7 +563,7 @@ impl BulkLane {
 
     /// Grants as many ranges without bytes as may be granted.
     pub(in crate::proto) fn fill(&mut self, operation: Id) {
-        let empty = Incoming { operation, offset: 0, length: 0, chunk: 0, granted_ns: 0 };
+        let empty = GrantedRange { operation, offset: 0, length: 0, chunk: 0, granted_ns: 0 };
         self.incoming.resize(GRANTED_MAX, empty);
     }
 

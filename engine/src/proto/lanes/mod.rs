@@ -1,6 +1,6 @@
 //! Bulk lanes of a session: requested, opened, joined, lost, and closed when idle.
 
-use self::lane::{BulkLane, Incoming};
+use self::lane::{BulkLane, GrantedRange};
 use super::context::Cx;
 use super::core::{Action, Core};
 use super::effects::Effects;
@@ -208,7 +208,7 @@ impl Session {
         let (number, at, was_ready) = (bulk.number(), bulk.path(), bulk.is_ready());
         let (count, granted) = bulk.into_granted();
         self.rails.note_regrants(at, count);
-        for Incoming { operation, offset, length, .. } in granted {
+        for GrantedRange { operation, offset, length, .. } in granted {
             let is_wanted = cx.shared.operations.get(operation).is_some_and(Operation::pulls);
             if is_wanted && !planted!(DropRegrant) {
                 self.rendezvous.push_missing(operation, offset, length.into());

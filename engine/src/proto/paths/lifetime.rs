@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::super::core::Core;
 use super::super::packet::{Path, PathConfig};
-use super::super::rails::health::Health as RailHealth;
+use super::super::rails::health::RailHealth;
 use super::super::rails::rails_of;
 use super::path::{Health, SessionPath};
 use super::{Index, PathTable, Paths};

@@ -7,7 +7,7 @@ use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::keys::LaneKeys;
 use super::super::packet::{Filled, PacketEvent, Path, Payload};
-use super::super::rails::health::{Evidence, Health as RailHealth, Phase};
+use super::super::rails::health::{Evidence, PathPhase, RailHealth};
 use super::super::segments::Asks;
 use super::timers::Timers;
 use crate::wire::packet::Packet;
@@ -217,7 +217,7 @@ impl SessionPath {
     }
 
     /// Returns its state among several; `None`: it is the only one.
-    pub(crate) fn phase(&self) -> Option<Phase> {
+    pub(crate) fn phase(&self) -> Option<PathPhase> {
         self.rail_health.as_deref().map(RailHealth::phase)
     }
 

@@ -87,7 +87,7 @@ pub(crate) struct PathCounters {
 
 /// State of a path in the protocol.
 #[derive(Debug)]
-pub(crate) struct PathState {
+pub(crate) struct RailPair {
     /// [`path_number`].
     pub(crate) number: u16,
     /// The peer's address on it; `None`: its locator.
@@ -125,7 +125,7 @@ pub(crate) struct Rails {
     /// Rails of the peer, as far as announced; empty: it has one.
     theirs: Vec<Option<RailInfo>>,
     /// The first one is path 0.
-    pub(crate) paths: Vec<PathState>,
+    pub(crate) paths: Vec<RailPair>,
     /// Numbers of the bulk lanes that failed last, and their paths.
     gone: LateQueue<(u32, u8)>,
 }
@@ -134,7 +134,7 @@ impl Rails {
     /// Creates the state of a newly established session, which this side opened if it
     /// `is_initiator`.
     pub(crate) fn new(is_initiator: bool) -> Self {
-        let paths = vec![PathState::new(0, None, true)];
+        let paths = vec![RailPair::new(0, None, true)];
         Self { is_initiator, theirs: Vec::new(), paths, gone: LateQueue::default() }
     }
 
@@ -173,7 +173,7 @@ impl Rails {
     }
 
     /// Returns the path at a position.
-    pub(crate) fn path(&self, at: u8) -> Option<&PathState> {
+    pub(crate) fn path(&self, at: u8) -> Option<&RailPair> {
         self.paths.get(usize::from(at))
     }
 
@@ -259,7 +259,7 @@ impl Rails {
     }
 
     /// Returns the path at the position of a lane, which is on one.
-    fn path_of_lane(&mut self, at: usize) -> Option<&mut PathState> {
+    fn path_of_lane(&mut self, at: usize) -> Option<&mut RailPair> {
         debug_assert_some!(self.paths.get_mut(at), "a lane is on a path of its session")
     }
 
@@ -272,11 +272,11 @@ impl Rails {
         if !self.paths.iter().any(|path| path.is_usable) {
             return true;
         }
-        path.is_usable && (!path.is_backup || !self.paths.iter().any(PathState::outranks_backups))
+        path.is_usable && (!path.is_backup || !self.paths.iter().any(RailPair::outranks_backups))
     }
 }
 
-impl PathState {
+impl RailPair {
     pub(super) fn new(number: u16, remote: Option<IpAddr>, is_usable: bool) -> Self {
         Self {
             number,
@@ -499,7 +499,7 @@ impl Rails {
         if !is_there || self.position(number).is_some() || self.paths.len() >= PATHS_MAX {
             return None;
         }
-        let mut path = PathState::new(number, their.map(|their| their.address), false);
+        let mut path = RailPair::new(number, their.map(|their| their.address), false);
         path.set_rails(our, their);
         self.paths.push(path);
         debug_assert!(self.paths[0].number == 0, "the first one is path 0");
@@ -554,7 +554,7 @@ impl Rails {
     }
 }
 
-impl PathState {
+impl RailPair {
     fn set_rails(&mut self, our: Option<RailInfo>, their: Option<RailInfo>) {
         let speed = |rail: Option<RailInfo>| rail.map_or(0, |rail| bytes_per_s(rail.speed_mbps));
         self.speed = match (speed(our), speed(their)) {

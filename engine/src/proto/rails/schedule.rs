@@ -25,7 +25,7 @@ const STUCK_CHUNKS: u128 = 8;
 
 /// The next grant of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct GrantTarget {
     pub(crate) lane: Id,
     /// Longest chunk for it.
     pub(crate) chunk_bytes: u64,
@@ -41,12 +41,12 @@ pub(crate) enum Next {
     /// Enough is granted on all useful lanes.
     Later,
     /// On this one.
-    Now(Choice),
+    Now(GrantTarget),
 }
 
 /// Parameters of a lane in the comparison.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct LaneEstimate {
     lane: Id,
     outstanding: u64,
     rate: u64,
@@ -62,7 +62,7 @@ struct Candidate {
     is_refilling: bool,
 }
 
-impl Candidate {
+impl LaneEstimate {
     fn chunk_bytes(&self, longest: u64) -> u64 {
         // Halves of chunks that fill whole packets fill whole packets.
         let rate = self.share.map_or(self.rate, |share| share.rate);
@@ -116,7 +116,7 @@ struct Field {
 }
 
 impl Field {
-    fn of(candidates: impl Iterator<Item = Candidate>) -> Option<Self> {
+    fn of(candidates: impl Iterator<Item = LaneEstimate>) -> Option<Self> {
         let nothing = Self { rates: 0, outstanding: 0, waits_ns: [u64::MAX; 2] };
         let all = candidates.fold(nothing, |all, candidate| {
             let [least, second] = all.waits_ns;
@@ -132,7 +132,7 @@ impl Field {
 
     /// Returns whether the others would deliver all remaining bytes before one lane delivers its
     /// chunk.
-    fn is_needless(&self, one: &Candidate, finish_ns: u128, left: u64) -> bool {
+    fn is_needless(&self, one: &LaneEstimate, finish_ns: u128, left: u64) -> bool {
         let others = self.rates - u128::from(one.pace);
         let under_way = self.outstanding - u128::from(one.outstanding);
         let [least, second] = self.waits_ns;
@@ -178,7 +178,7 @@ impl<'a> LaneSchedule<'a> {
         let Some(field) = Field::of(self.candidates()) else {
             return Next::NoLane;
         };
-        let mut best: Option<((bool, u128), Choice)> = None;
+        let mut best: Option<((bool, u128), GrantTarget)> = None;
         for candidate in self.candidates() {
             let chunk_bytes = candidate.chunk_bytes(longest);
             let horizon = candidate.horizon(chunk_bytes, chunks_max);
@@ -195,14 +195,14 @@ impl<'a> LaneSchedule<'a> {
             debug_assert!((1..=longest).contains(&chunk_bytes), "a chunk has bytes, within limits");
             if best.is_none_or(|(least, _)| rank < least) {
                 let is_last = candidate.outstanding + chunk_bytes >= horizon;
-                best = Some((rank, Choice { lane: candidate.lane, chunk_bytes, is_last }));
+                best = Some((rank, GrantTarget { lane: candidate.lane, chunk_bytes, is_last }));
             }
         }
         best.map_or(Next::Later, |(_, choice)| Next::Now(choice))
     }
 
     /// Returns the lanes that could get a chunk.
-    fn candidates(self) -> impl Iterator<Item = Candidate> {
+    fn candidates(self) -> impl Iterator<Item = LaneEstimate> {
         // The peer may consider paths failed that look healthy here, and have lanes on others only.
         // A lane that has joined is an established connection.
         let has_some = self.own.iter(self.lanes).any(|(_, bulk)| self.carries(bulk));
@@ -217,7 +217,7 @@ impl<'a> LaneSchedule<'a> {
     }
 
     /// Returns a lane with what it is compared by.
-    fn candidate(self, lane: Id, bulk: &BulkLane) -> Option<Candidate> {
+    fn candidate(self, lane: Id, bulk: &BulkLane) -> Option<LaneEstimate> {
         let path = debug_assert_some!(self.rails.path(bulk.path()), "a lane is on a path")?;
         // A lane without grants gives no samples: the expected rate rises until then.
         let granted_ns = bulk.first_granted().map_or(self.now_ns, |first| first.granted_ns);
@@ -230,7 +230,7 @@ impl<'a> LaneSchedule<'a> {
         let lone = measured.lone_hoped_for(granted_ns);
         let pace = if measured.is_known() || lone == 0 { rate } else { lone.min(rate) };
         let round_trip_ns = path.round_trip_ns;
-        Some(Candidate {
+        Some(LaneEstimate {
             lane,
             outstanding: bulk.outstanding_bytes(),
             rate,
@@ -273,9 +273,9 @@ impl<'a> LaneSchedule<'a> {
 mod tests {
     use super::*;
 
-    fn candidate(rate: u64, latency_ns: u64) -> Candidate {
+    fn candidate(rate: u64, latency_ns: u64) -> LaneEstimate {
         let lane = Id::from_u64(0);
-        Candidate {
+        LaneEstimate {
             lane,
             outstanding: 0,
             rate,
@@ -310,8 +310,8 @@ mod tests {
     }
 
     /// Returns an idle lane of a path with this round trip.
-    fn at(round_trip_ns: u64, rate: u64) -> Candidate {
-        Candidate { round_trip_ns, wait_ns: round_trip_ns, ..candidate(rate, 0) }
+    fn at(round_trip_ns: u64, rate: u64) -> LaneEstimate {
+        LaneEstimate { round_trip_ns, wait_ns: round_trip_ns, ..candidate(rate, 0) }
     }
 
     #[test]
@@ -319,7 +319,7 @@ mod tests {
         const MIB: u64 = 1 << 20;
         let near = at(40_000, 1_250_000_000);
         let far = at(400_000, 125_000_000);
-        let is_needless = |left: u64, one: Candidate, chunk: u64| {
+        let is_needless = |left: u64, one: LaneEstimate, chunk: u64| {
             let field = Field::of([near, far].into_iter()).unwrap();
             field.is_needless(&one, one.finish_ns(chunk), left)
         };
@@ -339,11 +339,11 @@ mod tests {
         let idle = at(1_000_000, 100_000_000);
         assert_eq!(idle.finish_ns(10_000), 1_100_000);
         // Granted just now: 50 KB are ahead.
-        let begun = Candidate { outstanding: 50_000, ..idle };
+        let begun = LaneEstimate { outstanding: 50_000, ..idle };
         assert_eq!(begun.finish_ns(10_000), 1_600_000);
-        let arriving = Candidate { outstanding: 50_000, wait_ns: 0, ..idle };
+        let arriving = LaneEstimate { outstanding: 50_000, wait_ns: 0, ..idle };
         assert_eq!(arriving.finish_ns(10_000), 1_100_000);
-        let full = Candidate { outstanding: 500_000, wait_ns: 0, ..idle };
+        let full = LaneEstimate { outstanding: 500_000, wait_ns: 0, ..idle };
         assert_eq!(full.finish_ns(10_000), 5_100_000);
     }
 }

@@ -124,7 +124,7 @@ pub(crate) fn describe(
 
 /// What is known of one pair.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownLimit {
     rail: u8,
     remote: IpAddr,
     /// Segments of so many bytes were lost.
@@ -137,7 +137,7 @@ struct Known {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentLimits {
-    known: Vec<Known>,
+    known: Vec<KnownLimit>,
 }
 
 impl SegmentLimits {
@@ -171,7 +171,7 @@ impl SegmentLimits {
                 self.known.remove(0);
             }
             let (for_ns, until_ns) = (AGAIN_MIN_NS, now_ns + AGAIN_MIN_NS);
-            self.known.push(Known { rail, remote, lost_bytes, until_ns, for_ns });
+            self.known.push(KnownLimit { rail, remote, lost_bytes, until_ns, for_ns });
             debug_assert!(self.known.len() <= PAIRS_MAX, "the oldest ones are dropped");
             return true;
         };

@@ -23,7 +23,7 @@ const GROWTH: u64 = 4;
 
 /// State of a rail of this side.
 #[derive(Clone, Copy, Debug, Default)]
-struct Incoming {
+struct SharedRail {
     /// Rate of all peers together.
     rate: Rate,
     /// Lanes that are pulled from; those of one peer count as one.
@@ -75,7 +75,7 @@ pub(crate) struct Share {
 /// Shares of rails; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    rails: Vec<Incoming>,
+    rails: Vec<SharedRail>,
     until_ns: u64,
 }
 
@@ -149,7 +149,7 @@ fn weight_of(own: &SessionLanes, rails: &Rails, lanes: &BulkLanes, rail: usize) 
     Weight::of_one_in(own.iter(lanes).filter(is_there).count() as u64)
 }
 
-impl Incoming {
+impl SharedRail {
     /// Splits a rail among the peers that are pulled from by it now.
     fn split(&mut self, rail: usize, rail_use: RailUse<'_>, now_ns: u64) {
         let mut peers = Weight::default();
@@ -189,7 +189,7 @@ impl Shares {
         let rail = debug_assert_some!(rails.own_rail(at), "a lane is on a path of its session");
         let Some(rail) = rail.map(usize::from) else { return };
         if self.rails.len() <= rail {
-            self.rails.resize_with(rail + 1, Incoming::default);
+            self.rails.resize_with(rail + 1, SharedRail::default);
         }
         self.rails[rail].rate.handle_arrival(u64::from(length), granted_ns, now_ns);
     }

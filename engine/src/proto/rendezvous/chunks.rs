@@ -5,7 +5,7 @@ use super::super::core::{Action, Core};
 use super::super::eager_limit::CopySpeed;
 use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
-use super::super::lanes::lane::{BulkLane, ChunkArrival, Incoming, Outgoing};
+use super::super::lanes::lane::{BulkLane, ChunkArrival, GrantedRange, ServedRange};
 use super::super::operation::OperationState;
 use super::super::ready::Work;
 use super::super::session::Session;
@@ -78,7 +78,7 @@ impl Core {
     /// Returns the range that the driver should receive next on a lane, which is receiving then.
     pub(crate) fn next_receive(&mut self, lane: Id) -> Option<ChunkReceive> {
         let bulk = self.shared.lanes.get_mut(lane)?;
-        let Incoming { operation, offset, length, .. } = bulk.next_receive()?;
+        let GrantedRange { operation, offset, length, .. } = bulk.next_receive()?;
         let Some((pulling, _)) = self.shared.operations.pulling(bulk.session(), operation) else {
             // The receive has ended, but its bytes will arrive: the lane is not usable any more.
             self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
@@ -239,7 +239,7 @@ impl Session {
         if !fits || length == 0 || length > CHUNK_BYTES_MAX {
             return Err(FrameError::BadGrant { offset, length, message });
         }
-        bulk.serve(Outgoing {
+        bulk.serve(ServedRange {
             operation: id,
             receive_operation: grant.receive_operation.get(),
             offset,
@@ -273,7 +273,7 @@ impl Core {
     /// RR-RDV-2, RR-SUM-4.
     pub(crate) fn next_send(&mut self, lane: Id, effects: &impl Effects) -> Option<ChunkSend> {
         let bulk = self.shared.lanes.get_mut(lane)?;
-        let Outgoing { operation, offset, length, .. } = bulk.next_send()?;
+        let ServedRange { operation, offset, length, .. } = bulk.next_send()?;
         let found = self.shared.operations.serving(bulk.session(), operation);
         let Some((serving, ..)) = found else {
             self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });

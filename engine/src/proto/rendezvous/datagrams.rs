@@ -25,7 +25,7 @@ use super::super::context::Cx;
 use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::hint::Hint;
-use super::super::lanes::lane::{GRANTED_MAX, Outgoing, place_behind};
+use super::super::lanes::lane::{GRANTED_MAX, ServedRange, place_behind};
 use super::super::operation::{Operation, OperationState};
 use super::super::operations::Operations;
 use super::super::ready::Work;
@@ -48,7 +48,7 @@ pub(super) struct InDatagrams {
     /// Bytes granted to the peer and not received yet.
     pulled_bytes: u64,
     /// Ranges granted by the peer and not fully in segments, in order.
-    granted: VecDeque<Outgoing>,
+    granted: VecDeque<ServedRange>,
 }
 
 impl InDatagrams {
@@ -74,7 +74,7 @@ pub(crate) struct StagedData<'a> {
 }
 
 /// Returns the position of a range of the message among the earlier granted ones.
-fn place_of(granted: &VecDeque<Outgoing>, operations: &Operations, hint: Hint) -> usize {
+fn place_of(granted: &VecDeque<ServedRange>, operations: &Operations, hint: Hint) -> usize {
     if hint != Hint::Priority {
         return granted.len();
     }
@@ -264,7 +264,7 @@ impl Session {
         if bulk.granted.len() >= GRANTED_MAX {
             return Err(FrameError::AnswersWait(bulk.granted.len()));
         }
-        let range = Outgoing { operation: id, receive_operation, offset, length, chunk: 0 };
+        let range = ServedRange { operation: id, receive_operation, offset, length, chunk: 0 };
         let at = place_of(&bulk.granted, &cx.shared.operations, hint);
         bulk.granted.insert(at, range);
         cx.add_work(Work::Data);

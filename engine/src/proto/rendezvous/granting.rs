@@ -5,7 +5,7 @@ use super::super::core::Core;
 use super::super::hint::Hint;
 use super::super::lanes::lane::BulkLane;
 use super::super::lanes::{BulkLanes, Wait};
-use super::super::rails::schedule::{Choice, LaneSchedule, Next};
+use super::super::rails::schedule::{GrantTarget, LaneSchedule, Next};
 use super::super::rails::shares::RailUse;
 use super::super::ready::Work;
 use super::super::session::{ControlFrame, Session};
@@ -112,7 +112,7 @@ impl Session {
         let left = self.rendezvous.ungranted(&cx.shared.operations);
         let (lanes, shares) = (&cx.shared.lanes, &cx.shared.shares);
         let schedule = LaneSchedule::new((&self.lanes, &self.rails), lanes, shares, now_ns);
-        let Choice { lane, chunk_bytes, is_last } = match schedule.choose(left, chunks) {
+        let GrantTarget { lane, chunk_bytes, is_last } = match schedule.choose(left, chunks) {
             Next::Now(choice) => choice,
             Next::Later => return false,
             Next::NoLane => {

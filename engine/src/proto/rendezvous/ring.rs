@@ -27,7 +27,7 @@ use super::super::context::Cx;
 use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::hint::Hint;
-use super::super::lanes::lane::{Outgoing, place_behind};
+use super::super::lanes::lane::{ServedRange, place_behind};
 use super::super::late::AtRest;
 use super::super::operation::{Operation, ToRing};
 use super::super::operations::Operations;
@@ -53,9 +53,9 @@ pub(super) struct OnRing {
     /// The number of the current ring, as both sides know it.
     ring: Option<u32>,
     /// Ranges for the current ring, in order.
-    now: VecDeque<Outgoing>,
+    now: VecDeque<ServedRange>,
     /// Ranges for another ring, which this side does not know yet, or which has ended.
-    other: Vec<Outgoing>,
+    other: Vec<ServedRange>,
     /// Number of pieces written.
     written: u32,
 }
@@ -75,19 +75,19 @@ impl OnRing {
     const NONE: Self = Self { ring: None, now: VecDeque::new(), other: Vec::new(), written: 0 };
 
     /// Returns the range of the next piece: usually the first one, but none is starved.
-    fn next(&mut self) -> Option<&mut Outgoing> {
+    fn next(&mut self) -> Option<&mut ServedRange> {
         let is_turn_of_last = self.written % TURNS == TURNS - 1;
         if is_turn_of_last { self.now.back_mut() } else { self.now.front_mut() }
     }
 
     /// Removes that range.
-    fn pop(&mut self) -> Option<Outgoing> {
+    fn pop(&mut self) -> Option<ServedRange> {
         let is_turn_of_last = self.written % TURNS == TURNS - 1;
         if is_turn_of_last { self.now.pop_back() } else { self.now.pop_front() }
     }
 
     /// Adds a range of a message with `hint`, after those that would wait too long otherwise.
-    fn push(&mut self, range: Outgoing, hint: Hint, operations: &Operations) {
+    fn push(&mut self, range: ServedRange, hint: Hint, operations: &Operations) {
         let stays = |other| Class::of(other) <= Class::of(hint);
         let at = place_behind(&self.now, operations, stays);
         self.now.insert(at, range);
@@ -296,7 +296,7 @@ impl Session {
             return Err(FrameError::BadGrant { offset, length, message: 0 });
         }
         let ring = grant.chunk.get();
-        let range = Outgoing { operation: id, receive_operation, offset, length, chunk: ring };
+        let range = ServedRange { operation: id, receive_operation, offset, length, chunk: ring };
         let state = &mut *self.rendezvous.ring;
         if state.ring == Some(ring) {
             state.push(range, hint, &cx.shared.operations);
@@ -318,7 +318,7 @@ impl Session {
         let most = if rare!("a piece of one byte", 10) { 1 } else { cx.shared.config.piece_bytes };
         loop {
             let state = self.rendezvous.ring.get_mut()?;
-            let &mut Outgoing { operation, receive_operation, offset, length, chunk } =
+            let &mut ServedRange { operation, receive_operation, offset, length, chunk } =
                 state.next()?;
             if !cx.shared.operations.get(operation).is_some_and(Operation::serves) {
                 // The send has ended: its receiver abandoned it, or it failed.
