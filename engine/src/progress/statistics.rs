@@ -54,10 +54,10 @@ impl EngineState {
     /// Returns its counters.
     pub(crate) fn counters(&self, driver: &AnyDriver) -> Counters {
         let driver = driver.counters();
-        let core = self.core.counters();
+        let core = self.core.shared().counters();
         let datagrams = self.paths.counters();
-        let violations = self.core.regions().violations();
-        let staging_bytes = self.core.pool().allocated_bytes().0;
+        let violations = self.core.shared().regions().violations();
+        let staging_bytes = self.core.shared().pool().allocated_bytes().0;
         Counters {
             syscalls: driver.syscalls,
             copied_bytes: self.completions.copied_bytes,
@@ -70,16 +70,16 @@ impl EngineState {
             registered_sends: driver.registered_sends,
             stale_completions: driver.stale_completions,
             cq_overflows: driver.cq_overflows,
-            latency_sends: self.core.rendezvous().hinted().latency_sends,
-            bulk_sends: self.core.rendezvous().hinted().bulk_sends,
-            priority_sends: self.core.rendezvous().hinted().priority_sends,
-            grants_ahead: self.core.rendezvous().hinted().grants_ahead,
+            latency_sends: self.core.shared().rendezvous().hinted().latency_sends,
+            bulk_sends: self.core.shared().rendezvous().hinted().bulk_sends,
+            priority_sends: self.core.shared().rendezvous().hinted().priority_sends,
+            grants_ahead: self.core.shared().rendezvous().hinted().grants_ahead,
             lane_failures: core.lane_failures,
             corrupted_chunks: core.corrupted_chunks,
             accesses_refused: core.refused_accesses,
             wrong_keys: violations.key + violations.throttled,
             dropped_frames: core.stale_frames + core.unknown_endpoint,
-            unexpected_bytes_max: self.core.unexpected().held_bytes().1 as u64,
+            unexpected_bytes_max: self.core.shared().unexpected().held_bytes().1 as u64,
             staging_bytes: staging_bytes as u64,
             datagrams_sent: datagrams.sent,
             datagrams_lost: datagrams.lost,

@@ -143,10 +143,10 @@ struct Bench {
 impl Bench {
     fn new(config: Config) -> Self {
         let mut core = Core::new(7, config);
-        let endpoint = core.endpoints_mut().open().unwrap();
+        let endpoint = core.shared_mut().endpoints_mut().open().unwrap();
         assert_eq!(endpoint, 0);
         let peer = core.insert_peer(PEER, locator(), 0).unwrap();
-        let ours = core.offer(SESSION);
+        let ours = core.shared().offer(SESSION);
         let theirs = Limits {
             session: SESSION,
             envelope_limit: 2,
@@ -433,7 +433,7 @@ fn dropped_messages_return_their_credit() {
     assert!(bench.deliver(&eager(0, 1501, 0)).is_err());
     let failure = PeerFailure::Protocol("it lies".into());
     bench.core.fail_session(bench.slot, failure, &mut bench.results);
-    assert_eq!(bench.core.reserved(), (0, 0));
+    assert_eq!(bench.core.shared().reserved(), (0, 0));
 }
 
 /// RR-CREDIT-3

@@ -51,7 +51,7 @@ fn a_lane_that_others_want_too_is_kept_until_its_grants_have_come() {
             done == 6
         });
         for host in 0..4 {
-            let counters = world.look(host).unwrap().state.core.counters();
+            let counters = world.look(host).unwrap().state.core.shared().counters();
             assert_eq!(counters.lane_failures, 0, "seed {seed}, host {host}");
         }
     }

@@ -35,7 +35,7 @@ impl LaneCx<'_> {
         if !known.connection.is_initiator() || !known.is_connected() {
             return;
         }
-        let ours = core.rails();
+        let ours = core.shared().rails();
         let driver = &mut self.driver;
         let reach = |our: usize, their: usize| {
             // At most 16 each, as frames limit them.

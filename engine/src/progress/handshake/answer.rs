@@ -52,7 +52,7 @@ impl Handshakes {
         let verdict = self.judge_hello(hello, cx);
         let (status, ours) = match &verdict {
             Ok(_) => {
-                let ours = cx.lanes.core.offer_to(hello.source.get(), theirs.session);
+                let ours = cx.lanes.core.shared_mut().offer_to(hello.source.get(), theirs.session);
                 (HelloStatus::Accepted, ours)
             }
             Err(status) => (*status, NOTHING),

@@ -74,7 +74,7 @@ impl Handshakes {
         let id = self.new_session_id();
         let offered = core.with(session, |it, mut cx| it.offer_in_hello(&mut cx, id));
         let Some(ours) = offered else { return };
-        let epoch = core.peers_mut().next_epoch();
+        let epoch = core.shared_mut().peers_mut().next_epoch();
         let mut hello = cx.hello(target, KIND_CONTROL, ours);
         (hello.epoch, hello.answered) = (epoch.into(), answered.into());
         let nonce = self.random.random();

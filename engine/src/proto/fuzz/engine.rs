@@ -104,11 +104,12 @@ impl FuzzedEngine {
     pub(super) fn new() -> Self {
         let mut core = Core::new(OWN, config());
         for endpoint in 0..3 {
-            assert_eq!(core.endpoints_mut().open(), Some(endpoint));
+            assert_eq!(core.shared_mut().endpoints_mut().open(), Some(endpoint));
         }
         let peers = [0, 1].map(|endpoint| core.insert_peer(HOSTILE, locator(), endpoint));
         let sound_peer = core.insert_peer(SOUND, locator(), 0).unwrap();
-        let slots = [HOSTILE, SOUND].map(|engine| core.peers().session_of(engine).unwrap());
+        let slots =
+            [HOSTILE, SOUND].map(|engine| core.shared().peers().session_of(engine).unwrap());
         let mut engine = Self {
             core,
             kernel: Kernel::default(),
@@ -217,7 +218,7 @@ impl FuzzedEngine {
         let [envelope_limit, byte_limit, eager_limit] = limits;
         let theirs =
             Limits { session: SESSION, envelope_limit, byte_limit, eager_limit, ..NOTHING };
-        let ours = self.core.offer(SESSION);
+        let ours = self.core.shared().offer(SESSION);
         let keys = SessionKeys::for_tests();
         match self.core.admit_peer(admission, ours, theirs, keys) {
             Some(slot) if slot == self.hostile_slot => self.established(limits),
@@ -372,7 +373,7 @@ impl FuzzedEngine {
             }
             return;
         }
-        let ours = self.core.offer(SESSION);
+        let ours = self.core.shared().offer(SESSION);
         let known = self.core.sessions.at_mut(slot as usize).unwrap();
         let step = match (self.attempt, script.byte() % 4) {
             (Attempt::None, _) => {
@@ -530,7 +531,7 @@ impl FuzzedEngine {
         if self.is_third_open {
             self.core.close_endpoint(2, &mut self.kernel);
         } else if script.flag() {
-            assert!(self.core.endpoints_mut().open_at(2));
+            assert!(self.core.shared_mut().endpoints_mut().open_at(2));
         } else {
             return;
         }

@@ -48,7 +48,7 @@ impl FuzzedEngine {
                 bytes += message.payload().len() as u64;
             }
         }
-        assert_eq!(core.reserved(), (envelopes, bytes));
+        assert_eq!(core.shared().reserved(), (envelopes, bytes));
     }
 
     /// Sends a message of the correct peer and checks that it arrives at once.
@@ -126,7 +126,7 @@ impl FuzzedEngine {
         assert!(self.kernel.live.is_empty(), "these never end: {:?}", self.kernel.live);
         assert_eq!(self.core.shared.operations.len(), 0);
         assert_eq!(self.core.shared.unexpected.held_bytes().0, 0);
-        assert_eq!(self.core.reserved(), (0, 0));
+        assert_eq!(self.core.shared().reserved(), (0, 0));
         assert_eq!(self.core.shared.lanes.len(), 0);
         assert_eq!(self.core.shared.pool.len(), [0; 3]);
     }

@@ -108,7 +108,7 @@ pub(super) struct Outgoing<'a> {
 impl Payload for Outgoing<'_> {
     fn waiting_bytes(&self) -> usize {
         let session = self.core.session(self.session).filter(|_| self.is_open);
-        session.map_or(0, |session| session.waiting_bytes(self.core.pool()))
+        session.map_or(0, |session| session.waiting_bytes(self.core.shared().pool()))
     }
 
     fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {

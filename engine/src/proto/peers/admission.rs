@@ -71,8 +71,8 @@ impl Session {
 impl Core {
     /// Decides on a hello for a control lane, authenticated by the secret, but possibly a replay:
     /// no state of others changes. With `Ok` the loop accepts, and later calls [`Self::admit_peer`]
-    /// or [`Self::withdraw`]; these end what [`Self::offer_to`] offered in the reply. A session
-    /// that has lost its control lane remains until then ([`Self::outlived_by`]).
+    /// or [`Self::withdraw`]; these end what `SharedState::offer_to` offered in the reply. A
+    /// session that has lost its control lane remains until then ([`Self::outlived_by`]).
     ///
     /// RR-RAIL-9.
     pub(crate) fn judge_hello(

@@ -20,7 +20,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-use super::PeerTable;
+use super::{PeerTable, SessionRemotes};
 use crate::proto::connection::Phase;
 use crate::proto::core::Core;
 use crate::proto::effects::Effects;
@@ -137,10 +137,12 @@ impl Session {
     pub(crate) fn is_of_place(&self, answering: &Locators) -> bool {
         self.place.as_deref().is_some_and(|&place| listens_at(answering, place))
     }
+}
 
+impl SessionRemotes {
     /// Returns the index of the remote endpoint that a listener address refers to.
-    fn first_remote(&self) -> Option<u32> {
-        Some(self.remotes.index_of(FIRST)).filter(|&remote| remote != NO_REMOTE)
+    fn first(&self) -> Option<u32> {
+        Some(self.index_of(FIRST)).filter(|&remote| remote != NO_REMOTE)
     }
 }
 
@@ -170,7 +172,7 @@ impl PeerTable {
     ) -> Option<u32> {
         let is_known = |session: &Session| {
             session.failure_to_report().is_none()
-                && (session.is_connected() || session.first_remote().is_some())
+                && (session.is_connected() || session.remotes.first().is_some())
         };
         let places = &mut self.places;
         if places.listening.is_none() {
@@ -210,7 +212,7 @@ impl PeerTable {
         };
         // Of several the one with the lowest slot.
         let asking = at_its_places.filter(asks).min()?;
-        let remote = sessions.at(asking as usize)?.first_remote()?;
+        let remote = sessions.at(asking as usize)?.remotes.first()?;
         Some((asking, self.id_at(remote)?))
     }
 }
@@ -242,7 +244,7 @@ impl Core {
         }
         let session = self.sessions.at(slot as usize);
         let Some(session) = debug_assert_some!(session, "the session exists") else { return };
-        if session.first_remote().is_some() {
+        if session.remotes.first().is_some() {
             return;
         }
         let (sessions, locators) = (&self.sessions, &session.locators);
@@ -270,7 +272,7 @@ impl Core {
             let attempts = 1;
             return self.fail_session(slot, PeerFailure::Full { attempts }, effects);
         };
-        let first_of = |slot: u32| self.sessions.at(slot as usize)?.first_remote();
+        let first_of = |slot: u32| self.sessions.at(slot as usize)?.remotes.first();
         let (remote, there) = (first_of(slot), first_of(other));
         let Some(remote) = remote.and_then(|remote| self.shared.peers.id_at(remote)) else {
             return self.give_place_up(slot);

@@ -19,8 +19,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::health::PathCause;
 use self::rate::Rate;
-use super::context::Cx;
-use super::core::{Action, Core};
+use super::context::{Cx, SharedState};
+use super::core::Action;
 use super::lanes::lane::BulkLane;
 use super::lanes::{BulkLanes, SessionLanes};
 use super::late::LateQueue;
@@ -329,15 +329,15 @@ fn bytes_per_s(speed_mbps: u32) -> u64 {
     u64::from(speed_mbps) * 125_000
 }
 
-impl Core {
+impl SharedState {
     /// Sets the rails of this engine; peers receive them when a session is established.
     pub(crate) fn set_rails(&mut self, rails: Vec<RailInfo>) {
-        self.shared.rails = rails;
+        self.rails = rails;
     }
 
     /// Returns the rails of this engine; none: it has a single one, which is not announced.
     pub(crate) fn rails(&self) -> &[RailInfo] {
-        &self.shared.rails
+        &self.rails
     }
 }
 
@@ -391,12 +391,22 @@ impl SessionLanes {
 }
 
 impl Session {
-    /// Announces to the peer that this side has abandoned a lane, whose close may never arrive
-    /// there.
+    /// Announces to the peer that this side has given up a lane, whose close may never arrive
+    /// there: a bulk lane, or [`CONTROL_LANE`], which the peer has opened and replaces.
+    /// `lost_bytes`: because segments of so many bytes are lost.
     ///
-    /// RR-LANE-7.
-    pub(crate) fn announce_lane_lost(&mut self, mut cx: Cx<'_>, number: u32) {
-        self.send_control(&mut cx, lane_lost(number, FLAG_LANE_ALONE));
+    /// RR-LANE-7, RR-LANE-8.
+    pub(crate) fn announce_lane_lost(
+        &mut self,
+        mut cx: Cx<'_>,
+        number: u32,
+        lost_bytes: Option<u16>,
+    ) {
+        let frame = match lost_bytes {
+            Some(bytes) => lane_lost(number, FLAG_LANE_ALONE | FLAG_LANE_LONG, bytes),
+            None => lane_lost(number, FLAG_LANE_ALONE, 0),
+        };
+        self.send_control(&mut cx, frame);
     }
 
     /// Announces the rails of this engine to the peer of the newly established session.
@@ -481,7 +491,7 @@ impl Session {
             .collect();
         for (lane, number) in lost {
             cx.act(Action::AbandonLane { lane, is_reported: false });
-            self.send_control(cx, lane_lost(number, 0));
+            self.send_control(cx, lane_lost(number, 0, 0));
         }
         cx.add_work(Work::Grant);
     }
@@ -566,11 +576,7 @@ impl RailPair {
     }
 }
 
-fn lane_lost(lane: u32, flags: u8) -> ControlFrame {
-    lane_lost_of(lane, flags, 0)
-}
-
-fn lane_lost_of(lane: u32, flags: u8, segment_bytes: u16) -> ControlFrame {
+fn lane_lost(lane: u32, flags: u8, segment_bytes: u16) -> ControlFrame {
     ControlFrame::LaneLost(LaneLost {
         kind: frame::KIND_LANE_LOST,
         flags,

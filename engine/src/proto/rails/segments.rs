@@ -9,13 +9,11 @@
 
 use std::net::IpAddr;
 
-use super::super::context::Cx;
-use super::super::core::{Action, Core};
+use super::super::context::{Cx, SharedState};
+use super::super::core::Action;
 use super::super::session::Session;
 use super::super::silence::Resent;
 use super::super::table::Id;
-use super::lane_lost_of;
-use crate::wire::lost::{FLAG_LANE_ALONE, FLAG_LANE_LONG};
 
 /// Bytes of a segment that any network passes: IPv6 has 1280 for a packet at the least.
 pub(crate) const SEGMENT_BYTES_SAFE: u16 = 1220;
@@ -191,10 +189,10 @@ impl SegmentLimits {
     }
 }
 
-impl Core {
+impl SharedState {
     /// Returns the lengths of segments that pass.
     pub(crate) fn segment_limits(&self) -> &SegmentLimits {
-        &self.shared.segment_limits
+        &self.segment_limits
     }
 }
 
@@ -217,15 +215,6 @@ impl Session {
             }
         }
         is_new
-    }
-
-    /// Reports to the peer that a lane is given up here because segments of so many bytes are lost:
-    /// a bulk lane, or [`CONTROL_LANE`], which the peer has opened and replaces.
-    ///
-    /// RR-LANE-8.
-    pub(crate) fn announce_segments_lost(&mut self, mut cx: Cx<'_>, lane: u32, bytes: u16) {
-        let frame = lane_lost_of(lane, FLAG_LANE_ALONE | FLAG_LANE_LONG, bytes);
-        self.send_control(&mut cx, frame);
     }
 
     /// The connection of a lane did not come about. If it was to have short segments it was not for

@@ -214,7 +214,7 @@ impl Net {
                             && engine
                                 .core
                                 .session(slot)
-                                .map_or(0, |it| it.waiting_bytes(engine.core.pool()))
+                                .map_or(0, |it| it.waiting_bytes(engine.core.shared().pool()))
                                 == 0
                     })
             })

@@ -213,13 +213,21 @@ fn only_completed_unacked_sends_count_as_lost_with_the_session() {
         net.step();
         net.step();
         assert_eq!(
-            net.engines[0].core.session(0).unwrap().may_lose_completed(net.engines[0].core.pool()),
+            net.engines[0]
+                .core
+                .session(0)
+                .unwrap()
+                .may_lose_completed(net.engines[0].core.shared().pool()),
             expected,
             "case {at}"
         );
         net.settle(20);
         assert!(
-            !net.engines[0].core.session(0).unwrap().may_lose_completed(net.engines[0].core.pool()),
+            !net.engines[0]
+                .core
+                .session(0)
+                .unwrap()
+                .may_lose_completed(net.engines[0].core.shared().pool()),
             "case {at}"
         );
     }
@@ -459,7 +467,7 @@ fn closed_session_leaks_nothing() {
         net.set_links(&lossy(400_000, 5));
         let reserved = |net: &Net, engine: usize| {
             let core = &net.engines[engine].core;
-            core.reserved()
+            core.shared().reserved()
         };
         for number in 0..20 {
             net.receive_of(flow(number % 3), 2000);
