@@ -114,7 +114,7 @@ impl BulkSockets {
         let place = (bulk.session(), bulk.path());
         let remote = cx.paths.scoped(rail, remote);
         let segment_bytes = cx.segment_limit(place.0, place.1);
-        cx.core.with_lane(lane, |it, mut cx| it.lanes.limit_segments(&mut cx, lane, segment_bytes));
+        cx.core.shared_mut().lanes_mut().limit_segments(lane, segment_bytes);
         match cx.driver.connect(remote, rail, segment_bytes) {
             Ok(key) => {
                 self.set_key(cx.core, lane, Some(key));

@@ -105,6 +105,11 @@ impl Core {
 
 /// What the loop reads and changes of the owners.
 impl SharedState {
+    /// Returns all bulk lanes, mutable.
+    pub(crate) fn lanes_mut(&mut self) -> &mut BulkLanes {
+        &mut self.lanes
+    }
+
     #[inline]
     pub(crate) fn counters(&self) -> CoreCounters {
         self.counters

@@ -376,13 +376,4 @@ impl SessionLanes {
             None => cx.shared.counters.stale_frames += 1,
         }
     }
-
-    /// Notes the longest segment of the connection of a lane that is to be opened; `None`: as NICs
-    /// take it.
-    pub(crate) fn limit_segments(&self, cx: &mut Cx<'_>, lane: Id, limit: Option<u16>) {
-        debug_assert!(self.ids.contains(&lane), "a lane is opened for its session");
-        if let Some(bulk) = cx.shared.lanes.get_mut(lane) {
-            bulk.limit_segments(limit);
-        }
-    }
 }

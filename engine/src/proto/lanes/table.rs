@@ -97,6 +97,14 @@ impl BulkLanes {
         None
     }
 
+    /// Notes the longest segment of the connection of a lane that is to be opened; `None`: as NICs
+    /// take it.
+    pub(crate) fn limit_segments(&mut self, lane: Id, limit: Option<u16>) {
+        if let Some(bulk) = debug_assert_some!(self.table.get_mut(lane), "a lane is opened once") {
+            bulk.limit_segments(limit);
+        }
+    }
+
     /// Returns whether sessions wait for a lane, and one was closed since their last attempt.
     #[inline]
     pub(in crate::proto) fn may_serve_starved(&self) -> bool {
