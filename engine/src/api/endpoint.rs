@@ -340,7 +340,7 @@ impl<M: Attached> Endpoint<M> {
         if given.any(|other| !M::Engine::is_same(other, engine)) {
             return Err(Error::misuse("the queue belongs to another engine"));
         }
-        let number = engine.with(|engine| engine.state.core.endpoints_mut().open());
+        let number = engine.with(|engine| engine.state.core.shared_mut().endpoints_mut().open());
         let number = number.ok_or(Error::Limit("an engine has 1024 endpoints; drop some"))?;
         let shared = |queue: &CompletionQueue<M>| {
             engine.share_queue(&queue.queue);
@@ -511,7 +511,7 @@ impl<M: Attached> Endpoint<M> {
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
         self.open().engine.with(|engine| {
             let core = &engine.state.core;
-            let session = core.session(core.peers().get(peer.0)?.session)?;
+            let session = core.session(core.shared().peers().get(peer.0)?.session)?;
             session.eager_limit_if_connected(core.config())
         })
     }

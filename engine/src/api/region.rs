@@ -365,7 +365,7 @@ impl<M: Attached> Region<M> {
         }
         if self
             .engine
-            .with_to_let_go(|engine| engine.state.core.regions_mut().close(self.id))
+            .with_to_let_go(|engine| engine.state.core.shared_mut().regions_mut().close(self.id))
             .is_none()
         {
             return self.end_with_borrowed("it is dropped inside its own engine");

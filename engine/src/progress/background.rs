@@ -124,7 +124,7 @@ impl EngineState {
         let due = [
             self.engine_questions.next_ns(),
             self.engine_questions.probed.next_ns(),
-            self.core.processes().next_due_ns(),
+            self.core.shared().processes().next_due_ns(),
         ];
         let next_ns = due.into_iter().flatten().min()?;
         Some(Duration::from_nanos(next_ns.saturating_sub(self.now_ns)))
@@ -132,7 +132,7 @@ impl EngineState {
 
     /// Returns when a turn is due; `None`: nothing is outstanding.
     pub(super) fn due_in(&mut self) -> Option<Duration> {
-        if self.core.rendezvous().has_readable() {
+        if self.core.shared().rendezvous().has_readable() {
             return Some(Duration::ZERO);
         }
         let deadline_ns = [self.next_deadline_ns(), self.paths.next_timer_ns()];

@@ -8,6 +8,7 @@ use super::roles::ConnectionRole;
 use super::traits::{CHUNK_HEADER_BYTES, ChunkSend, CloseMode, Interest, LaneKey, SendMode};
 use super::zero_copy::{Policy, ZeroCopy};
 use crate::proto::core::Core;
+use crate::proto::lanes::lane::BulkLane;
 use crate::proto::late::Late;
 use crate::proto::silence::{Unacked, patience};
 use crate::proto::table::Id;
@@ -108,11 +109,12 @@ impl BulkSockets {
     /// Connects a lane.
     pub(super) fn connect(&mut self, lane: Id, cx: &mut LaneCx<'_>) {
         let Some((session, bulk)) = cx.core.lane(lane) else { return };
-        let Some((remote, rail)) = session.way_of_path(bulk.path) else { return };
+        let way = session.rails.way(bulk.path(), session.locators.first());
+        let Some((remote, rail)) = way else { return };
+        let place = (bulk.session(), bulk.path());
         let remote = cx.paths.scoped(rail, remote);
-        let (passing, now_ns) = (cx.paths.passing(bulk.session, bulk.path), *cx.now_ns);
-        let limit = cx.core.with_lane(lane, |it, cx| it.limit_segments(cx, lane, passing, now_ns));
-        let segment_bytes = limit.flatten();
+        let segment_bytes = cx.segment_limit(place.0, place.1);
+        cx.core.shared_mut().lanes_mut().limit_segments(lane, segment_bytes);
         match cx.driver.connect(remote, rail, segment_bytes) {
             Ok(key) => {
                 self.set_key(cx.core, lane, Some(key));
@@ -148,7 +150,7 @@ impl BulkSockets {
     fn send_next(&mut self, lane: Id, cx: &mut LaneCx<'_>) -> bool {
         let Some(key) = self.key_of(cx.core, lane) else { return false };
         let Some(chunk) = cx.core.next_send(lane, cx.completions) else { return false };
-        let session = cx.core.lanes().get(lane).map_or(0, |lane| lane.session);
+        let session = cx.core.lanes().get(lane).map_or(0, BulkLane::session);
         let mode = self.zero_copy(session, cx.config.zero_copy).mode(chunk.length);
         let is_more = mode == SendMode::Copy
             && chunk.is_followed
@@ -198,7 +200,7 @@ impl BulkSockets {
         match result {
             Ok(()) => {
                 cx.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, now_ns));
-                let session = cx.core.lanes().get(lane).map_or(0, |lane| lane.session);
+                let session = cx.core.lanes().get(lane).map_or(0, BulkLane::session);
                 let zero_copy = self.zero_copy.get_mut(session as usize);
                 if let (Some((length, since_ns, mode)), Some(Some(zero_copy))) = (sent, zero_copy) {
                     zero_copy.handle_sent(mode, length, now_ns - since_ns);
@@ -227,7 +229,7 @@ impl BulkSockets {
         let header = result.as_ref().ok();
         let now_ns = *cx.now_ns;
         let is_good = cx.core.handle_chunk_received(lane, chunk, header, now_ns, cx.completions);
-        let is_idle = cx.core.lanes().get(lane).is_some_and(|lane| lane.incoming.is_empty());
+        let is_idle = cx.core.lanes().get(lane).is_some_and(|lane| !lane.expects_chunk());
         if is_open && is_good && is_idle {
             // Idle lanes are watched only, for their end.
             cx.watch(key, Interest::Readable);
@@ -289,18 +291,18 @@ impl BulkSockets {
             };
             let now_ns = *cx.now_ns;
             let Some((session, bulk)) = cx.core.lane(lane) else { continue };
-            let has_another = session.rails.has_usable_beside(bulk.path);
-            let (place, number) = ((bulk.session, bulk.path), bulk.number);
+            let has_another = session.rails.has_usable_beside(bulk.path());
+            let (place, number) = ((bulk.session(), bulk.path()), bulk.number());
             let patience = patience(cx.config.peer_timeout, has_another);
             let silence = traffic.silence.observe(now_ns, owed, patience);
             let over = silence.filter(|&silence| silence >= patience);
             if let Some(lost) = cx.find_lost_segments(key, place, owed, over.is_some()) {
                 let bytes = lost.bytes;
-                cx.core.with(place.0, |it, cx| it.announce_segments_lost(cx, number, bytes));
+                cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number, Some(bytes)));
                 cx.note_segments_lost(place, lost.bytes, Some(&lost));
                 self.close(lane, LaneEnd::Failed(&lost.cause), cx);
             } else if let Some(silence) = over {
-                cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number));
+                cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number, None));
                 let cause = format!("unacknowledged for {} ms", silence.as_millis());
                 self.close(lane, LaneEnd::Failed(&cause), cx);
             }
@@ -316,7 +318,7 @@ impl BulkSockets {
         (lane, is_receiving): (Id, bool),
         cx: &mut LaneCx<'_>,
     ) {
-        let is_expecting = cx.core.lanes().get(lane).is_some_and(|lane| !lane.incoming.is_empty());
+        let is_expecting = cx.core.lanes().get(lane).is_some_and(BulkLane::expects_chunk);
         if is_receiving || is_expecting {
             // The recv of the chunk reports the result.
             return;
@@ -359,7 +361,7 @@ impl BulkSockets {
     pub(super) fn close(&mut self, lane: Id, end: LaneEnd<'_>, cx: &mut LaneCx<'_>) {
         if let Some(key) = self.key_of(cx.core, lane) {
             if let Some(bulk) = cx.core.lanes().get(lane) {
-                let (session, at) = (bulk.session, bulk.path);
+                let (session, at) = (bulk.session(), bulk.path());
                 cx.keep_figures(session, at, key);
             }
             self.set_key(cx.core, lane, None);

@@ -48,7 +48,7 @@ impl LaneCx<'_> {
     pub(super) fn handle_joined(&mut self, key: LaneKey, lane: Id) {
         self.roles.insert(key, ConnectionRole::Bulk { lane, traffic: Late::NONE });
         let now_ns = *self.now_ns;
-        self.core.with_lane(lane, |it, cx| it.handle_lane_ready(cx, lane, now_ns));
+        self.core.with_lane(lane, |it, mut cx| it.lanes.handle_ready(&mut cx, lane, now_ns));
         self.watch(key, Interest::Readable);
     }
 

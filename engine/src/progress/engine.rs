@@ -185,7 +185,7 @@ impl EngineState {
             && self.handshakes.pending() == 0
             && self.core.sessions().iter().all(|(_, session)| session.is_settled())
             && self.controls.are_flushed()
-            && self.core.lanes().iter().all(|(_, lane)| lane.is_idle() && lane.is_ready)
+            && self.core.lanes().iter().all(|(_, lane)| lane.is_idle() && lane.is_ready())
             && self.roles.iter().all(|(_, role)| {
                 matches!(
                     role,
@@ -225,7 +225,7 @@ impl Engine {
         state.paths.set_nics(state.rails.used().iter().map(|rail| rail.nic_index));
         state.rings.note_attached();
         driver.set_rails(state.rails.used()).map_err(failed)?;
-        state.core.set_rails(state.rails.announced());
+        state.core.shared_mut().set_rails(state.rails.announced());
         listeners.into_iter().try_for_each(|it| driver.listen(it.into_inner())).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
         driver.enable_shared_memory(state.core.engine());
@@ -339,7 +339,8 @@ impl Engine {
             self.driver.flush_datagrams();
             return false;
         }
-        happened |= self.state.core.rendezvous().has_readable() && self.setup().lanes.read_by_cma();
+        happened |= self.state.core.shared().rendezvous().has_readable()
+            && self.setup().lanes.read_by_cma();
         self.state.rings.begin_writes();
         // Each round can create work for the next: a flush frees space for a waiting send. The
         // limit keeps one call short; the rest is done in the next.

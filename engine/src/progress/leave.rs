@@ -12,7 +12,7 @@ pub(crate) const LET_GO: Duration = Duration::from_secs(2);
 impl EngineState {
     fn has_borrowed_memory(&self) -> bool {
         let completions = &self.completions;
-        self.core.closed_operations().any(|(id, _)| completions.is_borrowed(id))
+        self.core.shared().closed_operations().any(|(id, _)| completions.is_borrowed(id))
     }
 }
 
@@ -39,7 +39,7 @@ impl Engine {
         self.state.note_transports(&self.driver);
         let linger = self.state.config.linger;
         let deadline = Instant::now() + linger;
-        for endpoint in self.state.core.endpoints().numbers() {
+        for endpoint in self.state.core.shared().endpoints().numbers() {
             self.with_requests(|it| it.close_endpoint(endpoint));
             let state = &mut *self.state;
             state.core.close_endpoint(endpoint, &mut state.completions);

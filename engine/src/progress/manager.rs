@@ -76,7 +76,7 @@ impl Requests {
 
     /// Ends the requests of a closed session.
     pub(super) fn end_of_session(&mut self, core: &Core, session: u32, failure: &PeerFailure) {
-        let remotes = core.peers();
+        let remotes = core.shared().peers();
         let is_hit = |peer| remotes.get(peer).is_none_or(|remote| remote.session == session);
         self.manager.end_of_peers(is_hit, failure);
     }
@@ -107,7 +107,7 @@ impl Requests {
         core: &Core,
         endpoint: u16,
         request: RequestId,
-    ) -> Option<(manager::Request, Address)> {
+    ) -> Option<(manager::ConnectionRequest, Address)> {
         let taken = self.manager.take_request(endpoint, request.0)?;
         let name = core.name_of(taken.ends.1.index() as u32)?;
         Some((taken, Address::new(name.engine, name.locators, name.endpoint)))
@@ -158,7 +158,7 @@ impl EngineState {
         let queue = queue.unwrap_or_else(|| self.completions.open_queue(RECEIVES_MAX));
         self.requests.queue = Some(queue);
         let mut is_waiting = false;
-        for endpoint in self.core.endpoints().numbers() {
+        for endpoint in self.core.shared().endpoints().numbers() {
             let (capacity, ignore) = (MESSAGE_MAX as u64, u64::MAX);
             let (context, tag, peer, min_free) = (REQUESTS, 0, None, None);
             let wanted =
@@ -277,7 +277,7 @@ impl Engine {
 
     fn send_request(&mut self, ends: Ends, bytes: &[u8]) -> Result<(), Error> {
         let (endpoint, peer) = ends;
-        let session = self.state.core.peers().get(peer).map(|remote| remote.session);
+        let session = self.state.core.shared().peers().get(peer).map(|remote| remote.session);
         let session = session.ok_or(Error::UnknownPeer)?;
         let waiting = self.state.core.session(session).map_or(0, |session| session.waiting.len());
         if waiting >= ANSWERS_MAX {
@@ -328,7 +328,7 @@ impl Engine {
     pub(crate) fn accept_into(
         &mut self,
         endpoint: u16,
-        request: &manager::Request,
+        request: &manager::ConnectionRequest,
         asks: &Address,
     ) -> Result<ConnectionId, Error> {
         let no_room = Error::Limit("an engine has sessions_max sessions and 65536 connections");
@@ -343,7 +343,7 @@ impl Engine {
     pub(crate) fn say_accepted(
         &mut self,
         connection: ConnectionId,
-        request: &manager::Request,
+        request: &manager::ConnectionRequest,
         address: &Address,
         data: &[u8],
     ) -> Result<(), Error> {

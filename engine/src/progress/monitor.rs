@@ -153,7 +153,7 @@ impl Engine {
             }
             Decision::ReportSegmentsLost { bytes } => {
                 let lane = CONTROL_LANE;
-                state.core.with(session, |it, cx| it.announce_segments_lost(cx, lane, bytes));
+                state.core.with(session, |it, cx| it.announce_lane_lost(cx, lane, Some(bytes)));
             }
             Decision::GiveUp(failure) => self.give_up(session, failure),
             Decision::Fail(failure) => {
@@ -267,7 +267,7 @@ impl Engine {
         let share = self.state.engine_questions.take(now_ns, timeout, sessions);
         self.probe_engines(share);
         self.state.engine_questions.end_turn();
-        for session in self.state.core.processes_mut().take_silent_paths() {
+        for session in self.state.core.shared_mut().processes_mut().take_silent_paths() {
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
             // Where a probe is unanswered already, more of them would say nothing new.

@@ -7,14 +7,14 @@ impl EngineState {
     /// Returns the address of a peer.
     pub(crate) fn address_of(&self, peer: Peer) -> Option<Address> {
         let core = &self.core;
-        core.peers().get(peer.0)?;
+        core.shared().peers().get(peer.0)?;
         let name = core.name_of(peer.0.index() as u32)?;
         Some(Address::new(name.engine, name.locators, name.endpoint))
     }
 
     /// Clears the failure of a session with a peer.
     pub(crate) fn forget_failure(&mut self, peer: Peer) -> Result<(), Error> {
-        let session = self.core.peers().get(peer.0).ok_or(Error::UnknownPeer)?.session;
+        let session = self.core.shared().peers().get(peer.0).ok_or(Error::UnknownPeer)?.session;
         self.core.with(session, |it, _| it.reset_failure());
         Ok(())
     }

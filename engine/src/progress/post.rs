@@ -102,7 +102,7 @@ impl EngineState {
     fn note_hint(&mut self, request: &SendRequest) {
         if request.hint != Hint::None {
             tracing::debug!(hint = %request.hint, length = request.length, "a send with a hint");
-            self.core.note_hinted_send(request.hint);
+            self.core.shared_mut().note_hinted_send(request.hint);
         }
     }
 
@@ -367,7 +367,7 @@ impl Engine {
     /// Connects to a peer (again), without waiting; returns a failure not yet reported to the
     /// owner.
     pub(crate) fn start_connect(&mut self, peer: Peer) -> Result<u32, Error> {
-        let remote = self.state.core.peers().get(peer.0).ok_or(Error::UnknownPeer)?;
+        let remote = self.state.core.shared().peers().get(peer.0).ok_or(Error::UnknownPeer)?;
         let session = remote.session;
         let now_ns = self.state.now_ns;
         let unreported = self.state.core.connect(session, now_ns);

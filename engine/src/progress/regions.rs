@@ -22,7 +22,7 @@ impl EngineState {
         window: Arc<Window>,
         counts: Arc<RegionCounts>,
     ) -> Result<Id, Error> {
-        let region = self.core.regions_mut().open(length);
+        let region = self.core.shared_mut().regions_mut().open(length);
         let region = region.ok_or(Error::Limit("as many regions as one engine may have"))?;
         self.completions.regions.insert(region, window, counts);
         Ok(region)
@@ -32,7 +32,7 @@ impl EngineState {
     pub(crate) fn engines_of(&self, peers: &[Peer]) -> Result<Box<[u64]>, Error> {
         let core = &self.core;
         let engine_of = |peer: &Peer| {
-            let remote = core.peers().get(peer.0).ok_or(Error::UnknownPeer)?;
+            let remote = core.shared().peers().get(peer.0).ok_or(Error::UnknownPeer)?;
             let session = core.session(remote.session).ok_or(Error::UnknownPeer)?;
             Ok(session.engine)
         };
@@ -53,13 +53,13 @@ impl EngineState {
             .map_err(|error| refused("getrandom")(io::Error::from(error)))
             .map_err(|error| Error::system("no key can be made", error))?;
         let random = || generator.as_mut().map_or(0, |generator| generator.random());
-        let key = self.core.regions_mut().add_key(region, request, random);
+        let key = self.core.shared_mut().regions_mut().add_key(region, request, random);
         key.map_err(|error| Error::misuse(error.to_string()))
     }
 
     /// Revokes a key; returns its name while an access by it is in progress.
     pub(crate) fn revoke_key(&mut self, region: Id, key: u64) -> Result<KeyName, Error> {
-        let regions = self.core.regions_mut();
+        let regions = self.core.shared_mut().regions_mut();
         let known = regions.region_of(key) == Some(region);
         match known.then(|| regions.revoke(key)).flatten() {
             Some(name) => Ok(name),
@@ -69,7 +69,7 @@ impl EngineState {
 
     /// Returns a session whose operations use memory of a region: by a revoked key, or by any.
     pub(crate) fn user_of_region(&self, region: Id, by: Option<KeyName>) -> Option<u32> {
-        let regions = self.core.regions();
+        let regions = self.core.shared().regions();
         if planted!(ForgetLent) {
             return None;
         }

@@ -24,7 +24,9 @@ impl LaneCx<'_> {
     pub(super) fn segment_limit(&mut self, session: u32, at: u8) -> Option<u16> {
         let passing = self.paths.passing(session, at);
         let now_ns = *self.now_ns;
-        self.core.with(session, |it, cx| it.segment_limit(&cx, at, passing, now_ns)).flatten()
+        let session = self.core.session(session)?;
+        let pair = session.rails.pair(at, session.locators.first())?;
+        self.core.shared().segment_limits().limit(pair, passing, now_ns)
     }
 
     /// Looks whether a connection of a session, on the path at a position, stands still because its

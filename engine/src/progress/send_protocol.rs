@@ -10,7 +10,7 @@ impl EngineState {
     /// Returns how messages to a peer travel now. `None`: it is unknown or not connected.
     pub(crate) fn send_protocol(&self, peer: Id) -> Option<SendProtocol> {
         let core = &self.core;
-        let slot = core.peers().get(peer)?.session;
+        let slot = core.shared().peers().get(peer)?.session;
         let session = core.sessions().at(slot as usize).filter(|it| it.is_connected())?;
         let eager_limit = u64::from(session.segments.eager_limit_now(core.config()));
         let ranges: Vec<(u64, SendTransport)> = if core.is_loopback(slot) {

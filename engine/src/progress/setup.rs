@@ -115,7 +115,7 @@ impl SetupCx<'_> {
     /// Returns the longest segment of the first connection to a peer. Without datagrams it cannot
     /// be replaced, so its segments are of the usual length from the start.
     fn first_segment_limit(&self, rail: u8, remote: std::net::IpAddr) -> Option<u16> {
-        let limits = self.lanes.core.segment_limits();
+        let limits = self.lanes.core.shared().segment_limits();
         let known = limits.limit((rail, remote), None, *self.lanes.now_ns);
         let is_replaceable = self.announced.port != 0;
         let is_here = self.rails.has_address(remote);
@@ -124,7 +124,8 @@ impl SetupCx<'_> {
 
     /// Opens another control lane of a session, on the path at a position.
     pub(super) fn open_other_lane(&mut self, session: u32, at: u8) {
-        let way = self.lanes.core.session(session).and_then(|it| it.way_of_path(at));
+        let known = self.lanes.core.session(session);
+        let way = known.and_then(|it| it.rails.way(at, it.locators.first()));
         let Some((remote, rail)) = way else {
             return self.attempt_to_move_failed(session, "its path was removed");
         };
@@ -145,7 +146,10 @@ impl SetupCx<'_> {
     pub(super) fn is_refusal_of_peer(&mut self, session: u32) -> bool {
         let at = self.lanes.core.lane_monitor(session).and_then(|monitor| monitor.attempt_at());
         let Some(known) = self.lanes.core.session(session) else { return false };
-        let Some((remote, rail)) = at.and_then(|at| known.way_of_path(at)) else { return false };
+        let Some((remote, rail)) = at.and_then(|at| known.rails.way(at, known.locators.first()))
+        else {
+            return false;
+        };
         !self.lanes.paths.is_rail_down(rail)
             && !self.rails.is_taken_for(remote.ip(), &known.locators)
     }

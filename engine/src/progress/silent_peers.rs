@@ -55,7 +55,9 @@ impl Engine {
         }
         // Each is due later after this; others have the next turn.
         for _ in 0..PEERS_PER_TURN {
-            let Some(session) = self.state.core.processes().next_silent(now_ns) else { break };
+            let Some(session) = self.state.core.shared().processes().next_silent(now_ns) else {
+                break;
+            };
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
             let decision = state.core.judge_silent_peer(session, now_ns, paths);

@@ -97,7 +97,7 @@ impl Engine {
         self.state.watch_datagrams(&mut self.driver);
         let state = &mut *self.state;
         let has_pieces = state.core.ready().len(Work::Piece) > 0 && !state.rings.is_some_full();
-        if state.core.rendezvous().has_readable() || has_pieces {
+        if state.core.shared().rendezvous().has_readable() || has_pieces {
             // The driver reports neither data to read nor space to write.
             return Duration::ZERO;
         }

@@ -12,7 +12,7 @@ use super::traits::{LaneKey, TcpFigures};
 use crate::driver::AnyDriver;
 use crate::proto::core::Core;
 use crate::proto::paths::{NO_PATH, Paths};
-use crate::proto::rails::{PathState as KnownPath, rails_of};
+use crate::proto::rails::{RailPair, rails_of};
 use crate::proto::session::Session;
 use crate::proto::table::Id;
 use crate::telemetry::exporter::StatisticsSlot;
@@ -54,10 +54,10 @@ impl EngineState {
     /// Returns its counters.
     pub(crate) fn counters(&self, driver: &AnyDriver) -> Counters {
         let driver = driver.counters();
-        let core = self.core.counters();
+        let core = self.core.shared().counters();
         let datagrams = self.paths.counters();
-        let violations = self.core.regions().violations();
-        let staging_bytes = self.core.pool().allocated_bytes().0;
+        let violations = self.core.shared().regions().violations();
+        let staging_bytes = self.core.shared().pool().allocated_bytes().0;
         Counters {
             syscalls: driver.syscalls,
             copied_bytes: self.completions.copied_bytes,
@@ -70,16 +70,16 @@ impl EngineState {
             registered_sends: driver.registered_sends,
             stale_completions: driver.stale_completions,
             cq_overflows: driver.cq_overflows,
-            latency_sends: self.core.rendezvous().hinted().latency_sends,
-            bulk_sends: self.core.rendezvous().hinted().bulk_sends,
-            priority_sends: self.core.rendezvous().hinted().priority_sends,
-            grants_ahead: self.core.rendezvous().hinted().grants_ahead,
+            latency_sends: self.core.shared().rendezvous().hinted().latency_sends,
+            bulk_sends: self.core.shared().rendezvous().hinted().bulk_sends,
+            priority_sends: self.core.shared().rendezvous().hinted().priority_sends,
+            grants_ahead: self.core.shared().rendezvous().hinted().grants_ahead,
             lane_failures: core.lane_failures,
             corrupted_chunks: core.corrupted_chunks,
             accesses_refused: core.refused_accesses,
             wrong_keys: violations.key + violations.throttled,
             dropped_frames: core.stale_frames + core.unknown_endpoint,
-            unexpected_bytes_max: self.core.unexpected().held_bytes().1 as u64,
+            unexpected_bytes_max: self.core.shared().unexpected().held_bytes().1 as u64,
             staging_bytes: staging_bytes as u64,
             datagrams_sent: datagrams.sent,
             datagrams_lost: datagrams.lost,
@@ -189,8 +189,9 @@ fn path_between(
     (near, far): (SocketAddr, SocketAddr),
 ) -> Option<usize> {
     let session = core.sessions().get(session)?;
+    let locator = session.locators.first();
     (0..session.rails.paths.len()).find(|&at| {
-        session.way_of_path(at as u8).is_some_and(|(remote, rail)| {
+        session.rails.way(at as u8, locator).is_some_and(|(remote, rail)| {
             let leaves = rails.get(usize::from(rail)).map(|rail| rail.address);
             remote.ip() == far.ip() && leaves.is_none_or(|leaves| leaves == near.ip())
         })
@@ -207,15 +208,15 @@ fn lanes_of<'a>(
 ) -> impl Iterator<Item = (Option<u32>, LaneKey)> + 'a {
     let control = control.filter(|&(_, stream_at)| stream_at == at);
     let control = control.and_then(|(control, _)| control.lane()).map(|key| (None, key));
-    let bulk = session.lanes.iter().filter_map(move |&id| {
-        let lane = core.lanes().get(id).filter(|lane| usize::from(lane.path) == at)?;
-        Some((Some(lane.number), bulk.key_of(core, id)?))
+    let bulk = session.lanes.ids().iter().filter_map(move |&id| {
+        let lane = core.lanes().get(id).filter(|lane| usize::from(lane.path()) == at)?;
+        Some((Some(lane.number()), bulk.key_of(core, id)?))
     });
     control.into_iter().chain(bulk)
 }
 
 /// Returns the protocol's statistics of a path; the caller adds its NIC and its datagrams.
-fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatistics {
+fn statistics_of(session: &Session, path: &RailPair, now_ns: u64) -> PathStatistics {
     let (initiators, acceptors) = rails_of(path.number);
     let rail = if session.connection.is_initiator() { initiators } else { acceptors };
     let counters = path.counters();

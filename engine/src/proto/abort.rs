@@ -8,6 +8,23 @@ use super::operation::{Cause, Operation, OperationState};
 use super::regions::Refusal;
 use super::table::Id;
 
+impl SharedState {
+    /// Closes lanes on which an operation has bytes outstanding: a suspended peer would make the
+    /// kernel hold its memory indefinitely.
+    fn release_lanes_of(&mut self, id: Id) {
+        let Some(operation) = self.operations.get(id) else { return };
+        let is_sent =
+            matches!(&operation.state, OperationState::Serving(it) if it.is_read_by_kernel());
+        for (lane, bulk) in self.lanes.iter() {
+            // A chunk that has left its lane's queue may still be in the kernel.
+            let is_used = is_sent || bulk.expects_chunk_of(id);
+            if is_used && bulk.session() == operation.session {
+                self.actions.push_back(Action::AbandonLane { lane, is_reported: false });
+            }
+        }
+    }
+}
+
 impl Core {
     /// Aborts an operation in any state: it ends as cancelled, at once or as soon as the kernel has
     /// released its memory, which it does when the lanes that use it are reset. The peer's side
@@ -17,24 +34,8 @@ impl Core {
     /// RR-RDV-5.
     pub(crate) fn abort(&mut self, id: Id, refusal: Refusal, effects: &mut impl Effects) {
         self.renounce(id, refusal);
-        self.release_lanes_of(id);
+        self.shared.release_lanes_of(id);
         self.fail_operation(id, &Cause::Closed, effects);
-    }
-
-    /// Closes lanes on which an operation has bytes outstanding: a suspended peer would make the
-    /// kernel hold its memory indefinitely.
-    fn release_lanes_of(&mut self, id: Id) {
-        let SharedState { operations, lanes, actions, .. } = &mut self.shared;
-        let Some(operation) = operations.get(id) else { return };
-        let is_sent =
-            matches!(&operation.state, OperationState::Serving(it) if it.is_read_by_kernel());
-        for (lane, bulk) in lanes.iter().filter(|(_, bulk)| bulk.session == operation.session) {
-            let is_received = bulk.incoming.iter().any(|range| range.operation == id);
-            // A chunk that has left its lane's queue may still be in the kernel.
-            if is_sent || is_received {
-                actions.push_back(Action::AbandonLane { lane, is_reported: false });
-            }
-        }
     }
 
     /// Notifies the peer of an operation that this side is about to end, if the peer waits for this

@@ -3,6 +3,7 @@
 
 use super::config::Config;
 use super::connection::Connection;
+use super::context::SharedState;
 use super::control_lane::LaneMonitor;
 use super::core::{Core, CoreCounters};
 use super::endpoints::Endpoints;
@@ -35,9 +36,16 @@ impl Core {
         &self.shared.config
     }
 
+    /// Returns what all sessions share.
     #[inline]
-    pub(crate) fn counters(&self) -> CoreCounters {
-        self.shared.counters
+    pub(crate) fn shared(&self) -> &SharedState {
+        &self.shared
+    }
+
+    /// Returns the same, mutable.
+    #[inline]
+    pub(crate) fn shared_mut(&mut self) -> &mut SharedState {
+        &mut self.shared
     }
 
     /// Returns the session in a slot.
@@ -52,38 +60,6 @@ impl Core {
         &self.sessions
     }
 
-    /// Returns the directory of peers.
-    #[inline]
-    pub(crate) fn peers(&self) -> &PeerTable {
-        &self.shared.peers
-    }
-
-    /// Returns the same, mutable.
-    pub(crate) fn peers_mut(&mut self) -> &mut PeerTable {
-        &mut self.shared.peers
-    }
-
-    /// Returns the endpoints of this engine.
-    #[inline]
-    pub(crate) fn endpoints(&self) -> &Endpoints {
-        &self.shared.endpoints
-    }
-
-    /// Returns the same, mutable.
-    pub(crate) fn endpoints_mut(&mut self) -> &mut Endpoints {
-        &mut self.shared.endpoints
-    }
-
-    /// Returns what is known of processes of peers.
-    pub(crate) fn processes(&self) -> &Processes {
-        &self.shared.processes
-    }
-
-    /// Returns the same, mutable.
-    pub(crate) fn processes_mut(&mut self) -> &mut Processes {
-        &mut self.shared.processes
-    }
-
     /// Returns all outstanding operations.
     #[inline]
     pub(crate) fn operations(&self) -> &Operations {
@@ -94,47 +70,13 @@ impl Core {
     #[cfg(test)]
     pub(crate) fn session_of_operation(&self, id: Id) -> u32 {
         let session = self.shared.operations.get(id).map(|operation| operation.session);
-        session.or_else(|| Some(self.source_of(id)?.session)).unwrap_or(NO_SESSION)
-    }
-
-    /// Returns the registered memory that peers may access.
-    pub(crate) fn regions(&self) -> &super::regions::Regions {
-        &self.shared.regions
-    }
-
-    /// Returns the same, mutable.
-    pub(crate) fn regions_mut(&mut self) -> &mut super::regions::Regions {
-        &mut self.shared.regions
+        session.or_else(|| Some(self.shared.source_of(id)?.session)).unwrap_or(NO_SESSION)
     }
 
     /// Returns all bulk lanes.
     #[inline]
     pub(crate) fn lanes(&self) -> &BulkLanes {
         &self.shared.lanes
-    }
-
-    /// Returns the store of unexpected messages.
-    #[inline]
-    pub(crate) fn unexpected(&self) -> &Unexpected {
-        &self.shared.unexpected
-    }
-
-    /// Returns the segments of all sessions.
-    #[inline]
-    pub(crate) fn pool(&self) -> &SegmentPool {
-        &self.shared.pool
-    }
-
-    /// Returns the rendezvous state of all sessions.
-    #[inline]
-    pub(crate) fn rendezvous(&self) -> &Rendezvous {
-        &self.shared.rendezvous
-    }
-
-    /// Counts a send with a hint.
-    #[inline]
-    pub(crate) fn note_hinted_send(&mut self, hint: Hint) {
-        self.shared.rendezvous.note_hinted_send(hint);
     }
 
     /// Returns the sessions with work.
@@ -159,10 +101,96 @@ impl Core {
     pub(crate) fn lane_monitor(&mut self, slot: u32) -> Option<&mut LaneMonitor> {
         self.sessions.at_mut(slot as usize).map(|session| &mut session.control_lane)
     }
+}
+
+/// What the loop reads and changes of the owners.
+impl SharedState {
+    /// Returns all bulk lanes, mutable.
+    pub(crate) fn lanes_mut(&mut self) -> &mut BulkLanes {
+        &mut self.lanes
+    }
+
+    #[inline]
+    pub(crate) fn counters(&self) -> CoreCounters {
+        self.counters
+    }
+
+    /// Returns the directory of peers.
+    #[inline]
+    pub(crate) fn peers(&self) -> &PeerTable {
+        &self.peers
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn peers_mut(&mut self) -> &mut PeerTable {
+        &mut self.peers
+    }
+
+    /// Returns the endpoints of this engine.
+    #[inline]
+    pub(crate) fn endpoints(&self) -> &Endpoints {
+        &self.endpoints
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn endpoints_mut(&mut self) -> &mut Endpoints {
+        &mut self.endpoints
+    }
+
+    /// Returns what is known of processes of peers.
+    pub(crate) fn processes(&self) -> &Processes {
+        &self.processes
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn processes_mut(&mut self) -> &mut Processes {
+        &mut self.processes
+    }
+
+    /// Returns the registered memory that peers may access.
+    pub(crate) fn regions(&self) -> &super::regions::Regions {
+        &self.regions
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn regions_mut(&mut self) -> &mut super::regions::Regions {
+        &mut self.regions
+    }
+
+    /// Returns the store of unexpected messages.
+    #[inline]
+    pub(crate) fn unexpected(&self) -> &Unexpected {
+        &self.unexpected
+    }
+
+    /// Returns the segments of all sessions.
+    #[inline]
+    pub(crate) fn pool(&self) -> &SegmentPool {
+        &self.pool
+    }
+
+    /// Returns the rendezvous state of all sessions.
+    #[inline]
+    pub(crate) fn rendezvous(&self) -> &Rendezvous {
+        &self.rendezvous
+    }
+
+    /// Counts a send with a hint.
+    #[inline]
+    pub(crate) fn note_hinted_send(&mut self, hint: Hint) {
+        self.rendezvous.note_hinted_send(hint);
+    }
 
     /// Sets the limit on bulk bytes outstanding in datagrams, of all peers.
     pub(crate) fn set_datagram_window(&mut self, bytes: u64) {
-        self.shared.config.datagram_window_bytes = bytes;
+        self.config.datagram_window_bytes = bytes;
+    }
+
+    /// Returns the envelopes and bytes of the windows of sessions, and of unexpected messages of
+    /// closed ones.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn reserved(&self) -> (u64, u64) {
+        self.offers.reserved()
     }
 }
 

@@ -21,8 +21,9 @@ use super::segments::segment::SegmentPool;
 use super::session::Session;
 use super::unexpected::Unexpected;
 
-/// State that the sessions of an engine share.
-pub(super) struct SharedState {
+/// State that the sessions of an engine share, by owner. Outside `proto` only its methods can be
+/// used.
+pub(crate) struct SharedState {
     /// The random, non-zero id of the engine.
     pub(super) engine: u64,
     pub(super) config: Config,
@@ -66,7 +67,7 @@ impl SharedState {
             unexpected: Unexpected::new(unexpected_max),
             claims: Claims::new(),
             pool: SegmentPool::of(&config),
-            lanes: BulkLanes::new(config.bulk_lanes_max),
+            lanes: BulkLanes::new(config.bulk_lanes_max, config.bulk_lanes.max(1) as usize),
             rendezvous: Rendezvous::default(),
             rails: Vec::new(),
             regions: Regions::new(config.regions, config.hash_seed),
@@ -79,6 +80,13 @@ impl SharedState {
             offers: Offers::default(),
             config,
         }
+    }
+
+    /// Removes a session that is gone from all lists.
+    pub(super) fn forget(&mut self, slot: u32) {
+        self.ready.forget(slot);
+        self.lanes.forget(slot);
+        self.processes.forget(slot);
     }
 }
 
@@ -118,6 +126,11 @@ impl Core {
     pub(crate) fn enter(&mut self, slot: u32) -> Option<(&mut Session, Cx<'_>)> {
         let Self { sessions, shared } = self;
         Some((sessions.at_mut(slot as usize)?, Cx { slot, shared }))
+    }
+
+    /// Returns the session with an engine, and what its methods use. `None`: there is none.
+    pub(super) fn enter_engine(&mut self, engine: u64) -> Option<(&mut Session, Cx<'_>)> {
+        self.enter(self.shared.peers.session_of(engine)?)
     }
 
     /// Calls `call` with the session in a slot, and what its methods use. `None`: the slot is

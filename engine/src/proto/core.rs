@@ -137,13 +137,6 @@ impl Core {
         Self { sessions, shared: SharedState::new(engine, config) }
     }
 
-    /// Returns the envelopes and bytes of the windows of sessions, and of unexpected messages of
-    /// closed ones.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn reserved(&self) -> (u64, u64) {
-        self.shared.offers.reserved()
-    }
-
     // ---- Incoming bytes ----
 
     /// Handles the complete segments at the front of `bytes`, received on the control lane of

@@ -16,7 +16,6 @@
 use std::cmp::Ordering;
 
 use super::rails::rate::Rate;
-use super::session::Session;
 
 /// Classes are logarithms to base 2, of 16 KiB to 128 KiB; 64 KiB initially. The greatest leaves
 /// half of the usual credit.
@@ -168,16 +167,6 @@ impl EagerLimit {
         if self.votes.abs() >= VOTES {
             self.class = self.class.saturating_add_signed(self.votes.signum());
             self.votes = 0;
-        }
-    }
-}
-
-impl Session {
-    /// Handles a chunk of rendezvous data; `was_idle` is the result of [`Rate::handle_arrival`].
-    pub(super) fn handle_chunk_time(&mut self, was_idle: bool, rate: &Rate, copies: CopySpeed) {
-        if was_idle {
-            let lanes = self.lanes.len();
-            self.segments.eager_limit_mut().handle_lone_chunk(rate, copies, lanes);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Endpoints of an engine: opening, and closing with their pending operations.
 
+use super::context::SharedState;
 use super::core::{Core, ENDPOINTS_MAX};
 use super::effects::{Effects, Ended};
 use super::matching::{Kept, Matcher};
@@ -174,6 +175,13 @@ impl Endpoints {
     }
 }
 
+impl SharedState {
+    /// Returns the operations of closed endpoints.
+    pub(crate) fn closed_operations(&self) -> impl Iterator<Item = (Id, &Operation)> {
+        self.operations.iter().filter(|(_, it)| !self.endpoints.is_open(it.endpoint))
+    }
+}
+
 impl Core {
     /// Closes an endpoint: its receives end as cancelled, those that pull as soon as the kernel has
     /// released their memory; its unexpected messages are dropped. Its sends continue until
@@ -202,18 +210,14 @@ impl Core {
 
     /// Returns whether operations of closed endpoints have not ended.
     pub(crate) fn has_closed(&self) -> bool {
-        self.closed_operations().next().is_some()
-    }
-
-    /// Returns the operations of closed endpoints.
-    pub(crate) fn closed_operations(&self) -> impl Iterator<Item = (Id, &Operation)> {
-        self.shared.operations.iter().filter(|(_, it)| !self.shared.endpoints.is_open(it.endpoint))
+        self.shared.closed_operations().next().is_some()
     }
 
     /// Returns whether a send of a closed endpoint is unsent or unacknowledged. A send to a receive
     /// of this same engine may wait forever.
     pub(crate) fn is_sending_of_closed(&self) -> bool {
-        self.closed_operations().any(|(_, it)| it.is_sending() && !self.is_loopback(it.session))
+        let mut closed = self.shared.closed_operations();
+        closed.any(|(_, it)| it.is_sending() && !self.is_loopback(it.session))
     }
 
     /// Cancels the remaining operations of closed endpoints, at once or as soon as the kernel has
@@ -228,7 +232,8 @@ impl Core {
     /// of this engine.
     pub(crate) fn drop_closed(&mut self, effects: &mut impl Effects) {
         let is_multi = |it: &Operation| matches!(it.state, OperationState::Multi(_));
-        let closed = self.closed_operations().map(|(id, operation)| (is_multi(operation), id));
+        let closed =
+            self.shared.closed_operations().map(|(id, operation)| (is_multi(operation), id));
         let mut closed: Vec<(bool, Id)> = closed.collect();
         // Slices end before their multi-receives.
         closed.sort_unstable();
@@ -240,7 +245,7 @@ impl Core {
 
     /// Cancels those operations of closed endpoints that `is_hit` selects.
     fn cancel(&mut self, is_hit: impl Fn(&Operation) -> bool, effects: &mut impl Effects) {
-        let hit = self.closed_operations().filter(|(_, operation)| is_hit(operation));
+        let hit = self.shared.closed_operations().filter(|(_, operation)| is_hit(operation));
         let hit: Vec<Id> = hit.map(|(id, _)| id).collect();
         for id in hit {
             self.abort(id, Refusal::Endpoint, effects);

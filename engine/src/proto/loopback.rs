@@ -23,7 +23,7 @@ impl Core {
 
     /// Makes a new session with this engine's id usable.
     pub(super) fn establish_loopback(&mut self, slot: u32) {
-        let offer = self.offer(1);
+        let offer = self.shared.offer(1);
         // Without credit for the longest eager message none could ever arrive: there is no lane to
         // pull by, and the windows of others may have taken all credit.
         let limits = Limits {
@@ -143,7 +143,7 @@ mod tests {
         fn of(config: Config) -> Self {
             let mut core = Core::new(7, config);
             let own = [0, 1].map(|_| {
-                let endpoint = core.endpoints_mut().open().unwrap();
+                let endpoint = core.shared_mut().endpoints_mut().open().unwrap();
                 core.insert_peer(7, locator(), endpoint).unwrap()
             });
             Self { core, own, memory: Memory::default() }
@@ -313,7 +313,7 @@ mod tests {
             assert_eq!(bench.memory.ended[&receive].2, number.to_le_bytes());
         }
         assert_eq!(bench.core.shared.operations.len(), 0);
-        assert!(bench.core.reserved().0 <= 4000);
+        assert!(bench.core.shared().reserved().0 <= 4000);
     }
 
     /// Few messages fit the segments of a session at a time.

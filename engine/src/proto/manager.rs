@@ -98,7 +98,7 @@ pub(crate) enum Output {
 }
 
 #[derive(Debug)]
-struct Listener {
+struct ListenQueue {
     backlog: usize,
     /// Time for its user to answer, in nanoseconds.
     patience_ns: u64,
@@ -108,7 +108,7 @@ struct Listener {
 
 /// A request that the user has not answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Request {
+pub(crate) struct ConnectionRequest {
     pub(crate) ends: Ends,
     /// The peer's id of the connection.
     pub(crate) theirs: u64,
@@ -116,7 +116,7 @@ pub(crate) struct Request {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum LinkState {
     /// Requested; until when.
     Asked(u64),
     /// Accepted for the peer, which has to confirm; until when.
@@ -129,14 +129,14 @@ struct Link {
     ends: Ends,
     /// The peer's id of it.
     theirs: u64,
-    state: State,
+    state: LinkState,
 }
 
 /// Connection manager; see the module.
 #[derive(Debug)]
 pub(crate) struct Manager {
-    listeners: HashMap<u16, Listener>,
-    requests: Table<Request>,
+    listeners: HashMap<u16, ListenQueue>,
+    requests: Table<ConnectionRequest>,
     links: Table<Link>,
     outputs: VecDeque<Output>,
     /// Lower bound of all deadlines.
@@ -177,7 +177,7 @@ fn message(header: RequestHeader, data: &[u8]) -> Vec<u8> {
 /// `address`.
 pub(crate) fn accept_message(
     own: Id,
-    request: &Request,
+    request: &ConnectionRequest,
     address: [u8; ADDRESS_BYTES],
     data: &[u8],
 ) -> Vec<u8> {
@@ -212,7 +212,7 @@ impl Manager {
         if self.listeners.contains_key(&endpoint) {
             return false;
         }
-        self.listeners.insert(endpoint, Listener { backlog, patience_ns, waiting: 0 });
+        self.listeners.insert(endpoint, ListenQueue { backlog, patience_ns, waiting: 0 });
         true
     }
 
@@ -227,7 +227,7 @@ impl Manager {
     }
 
     /// Removes a request that the user of a listener answers. `None`: it does not exist any more.
-    pub(crate) fn take_request(&mut self, endpoint: u16, request: Id) -> Option<Request> {
+    pub(crate) fn take_request(&mut self, endpoint: u16, request: Id) -> Option<ConnectionRequest> {
         self.requests.get(request).filter(|request| request.ends.0 == endpoint)?;
         let taken = self.requests.remove(request)?;
         let listener = self.listeners.get_mut(&endpoint);
@@ -247,9 +247,14 @@ impl Manager {
 
     /// Accepts a request into an endpoint of this engine, for the peer at its other end. `None`: at
     /// the limit.
-    pub(crate) fn accept(&mut self, ends: Ends, request: &Request, until_ns: u64) -> Option<Id> {
+    pub(crate) fn accept(
+        &mut self,
+        ends: Ends,
+        request: &ConnectionRequest,
+        until_ns: u64,
+    ) -> Option<Id> {
         self.next_ns = self.next_ns.min(until_ns);
-        let state = State::Accepted(until_ns);
+        let state = LinkState::Accepted(until_ns);
         self.links.insert(Link { ends, theirs: request.theirs, state }).ok()
     }
 
@@ -271,7 +276,7 @@ impl Manager {
     /// Requests a connection, with a timeout in nanoseconds. `None`: at the limit.
     pub(crate) fn ask(&mut self, ends: Ends, data: &[u8], now_ns: u64, for_ns: u64) -> Option<Id> {
         let until_ns = now_ns.saturating_add(for_ns);
-        let link = Link { ends, theirs: 0, state: State::Asked(until_ns) };
+        let link = Link { ends, theirs: 0, state: LinkState::Asked(until_ns) };
         let link = self.links.insert(link).ok()?;
         self.next_ns = self.next_ns.min(until_ns);
         let milliseconds = u32::try_from(for_ns / 1_000_000).unwrap_or(u32::MAX);
@@ -285,8 +290,8 @@ impl Manager {
     /// has ended.
     pub(crate) fn granted(&mut self, link: Id, peer: Id) -> Option<u16> {
         let known = self.links.get_mut(link)?;
-        debug_assert!(matches!(known.state, State::Asked(_)), "it is accepted once");
-        (known.ends.1, known.state) = (peer, State::Open);
+        debug_assert!(matches!(known.state, LinkState::Asked(_)), "it is accepted once");
+        (known.ends.1, known.state) = (peer, LinkState::Open);
         let (ends, theirs) = (known.ends, known.theirs);
         self.send(ends, message(header(KIND_CONFIRM, link.to_u64(), theirs), &[]));
         Some(ends.0)
@@ -298,8 +303,8 @@ impl Manager {
         let known = is_its.then(|| self.links.remove(link)).flatten();
         let Some(known) = known else { return false };
         let kind = match known.state {
-            State::Asked(_) => KIND_WITHDRAW,
-            State::Accepted(_) | State::Open => KIND_SHUT_DOWN,
+            LinkState::Asked(_) => KIND_WITHDRAW,
+            LinkState::Accepted(_) | LinkState::Open => KIND_SHUT_DOWN,
         };
         self.send(known.ends, message(header(kind, link.to_u64(), known.theirs), &[]));
         true
@@ -347,7 +352,7 @@ impl Manager {
             }
             KIND_ACCEPT => {
                 let address = header.address;
-                let is_asked = |link: &&Link| matches!(link.state, State::Asked(_));
+                let is_asked = |link: &&Link| matches!(link.state, LinkState::Asked(_));
                 let link = self.links.get_mut(own).filter(|link| of_peer(&&**link));
                 match link.filter(|link| is_asked(&&**link)) {
                     Some(link) => {
@@ -364,7 +369,7 @@ impl Manager {
                 }
             }
             KIND_REFUSE => {
-                let is_asked = |link: &&Link| matches!(link.state, State::Asked(_));
+                let is_asked = |link: &&Link| matches!(link.state, LinkState::Asked(_));
                 if self.links.get(own).filter(of_peer).filter(is_asked).is_some() {
                     self.links.remove(own);
                     let (reason, data) = (Reason::from_wire(header.reason), data.into());
@@ -374,9 +379,9 @@ impl Manager {
             }
             KIND_CONFIRM => {
                 let link = self.links.get_mut(own).filter(|link| link.ends.1 == ends.1);
-                let link = link.filter(|link| matches!(link.state, State::Accepted(_)));
+                let link = link.filter(|link| matches!(link.state, LinkState::Accepted(_)));
                 if let Some(link) = link.filter(|link| link.theirs == theirs) {
-                    link.state = State::Open;
+                    link.state = LinkState::Open;
                     let ends = link.ends;
                     self.outputs.push_back(Output::Opened { ends, link: own });
                 } else {
@@ -386,13 +391,13 @@ impl Manager {
                 }
             }
             KIND_WITHDRAW => {
-                let is_it = |it: &Request| it.ends == ends && it.theirs == theirs;
+                let is_it = |it: &ConnectionRequest| it.ends == ends && it.theirs == theirs;
                 for request in ids(&self.requests, is_it) {
                     self.end_request(request, End::TimedOut);
                 }
             }
             _ => {
-                let is_over = |link: &&Link| !matches!(link.state, State::Asked(_));
+                let is_over = |link: &&Link| !matches!(link.state, LinkState::Asked(_));
                 if self.links.get(own).filter(of_peer).filter(is_over).is_some() {
                     self.links.remove(own);
                     let (endpoint, end) = (ends.0, End::ShutDown);
@@ -418,7 +423,8 @@ impl Manager {
             return self.refuse(ends, theirs, Reason::Busy, &[]);
         }
         let deadline_ns = now_ns.saturating_add(for_ns.min(listener.patience_ns));
-        let Ok(request) = self.requests.insert(Request { ends, theirs, deadline_ns }) else {
+        let Ok(request) = self.requests.insert(ConnectionRequest { ends, theirs, deadline_ns })
+        else {
             return self.refuse(ends, theirs, Reason::Busy, &[]);
         };
         listener.waiting += 1;
@@ -428,7 +434,7 @@ impl Manager {
     }
 
     /// Ends a request and notifies its user.
-    fn end_request(&mut self, request: Id, end: End) -> Option<Request> {
+    fn end_request(&mut self, request: Id, end: End) -> Option<ConnectionRequest> {
         let endpoint = self.requests.get(request)?.ends.0;
         let ended = self.take_request(endpoint, request);
         self.outputs.push_back(Output::Withdrawn { endpoint, request, end });
@@ -458,8 +464,8 @@ impl Manager {
             }
         }
         let deadline_of = |link: &Link| match link.state {
-            State::Asked(until_ns) | State::Accepted(until_ns) => Some(until_ns),
-            State::Open => None,
+            LinkState::Asked(until_ns) | LinkState::Accepted(until_ns) => Some(until_ns),
+            LinkState::Open => None,
         };
         let is_late = |link: &Link| deadline_of(link).is_some_and(|until_ns| until_ns <= now_ns);
         for (link, endpoint) in links(&self.links, is_late) {

@@ -48,11 +48,11 @@ mod slots;
 mod tests;
 mod unexpected;
 
-use bins::Key;
+use bins::BinKey;
 pub(crate) use hash::Hasher;
-use posted::Posted;
+use posted::PostedReceives;
 pub(crate) use slots::{OperationSlot, OperationSlots, SlotState};
-use unexpected::Unexpected;
+use unexpected::UnexpectedQueue;
 
 /// Shapes that get bins of their own, for posted receives and for unexpected messages each; one of
 /// them is the per-context list that serves all further shapes.
@@ -107,12 +107,12 @@ pub(crate) struct UnexpectedKey(slab::SlotKey);
 
 /// The wildcards of a selector, as masks that turn an envelope into the key of a bin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+struct SelectorShape {
     tag_mask: u64,
     source_mask: u32,
 }
 
-impl Shape {
+impl SelectorShape {
     /// Compares the context only: the shape of the list that serves shapes without own bins.
     const CONTEXT: Self = Self { tag_mask: 0, source_mask: 0 };
 
@@ -121,15 +121,15 @@ impl Shape {
         Self { tag_mask: !s.ignore, source_mask }
     }
 
-    fn key(self, context: u64, tag: u64, source: u32) -> Key {
-        Key { context, tag: tag & self.tag_mask, source: source & self.source_mask }
+    fn key(self, context: u64, tag: u64, source: u32) -> BinKey {
+        BinKey { context, tag: tag & self.tag_mask, source: source & self.source_mask }
     }
 
-    fn key_of_envelope(self, e: &MatchEnvelope) -> Key {
+    fn key_of_envelope(self, e: &MatchEnvelope) -> BinKey {
         self.key(e.context, e.tag, e.source)
     }
 
-    fn key_of_selector(self, s: &Selector) -> Key {
+    fn key_of_selector(self, s: &Selector) -> BinKey {
         self.key(s.context, s.tag, s.source.unwrap_or(0))
     }
 }
@@ -145,8 +145,8 @@ impl Shape {
 #[derive(Debug)]
 pub(crate) struct Matcher {
     hasher: Hasher,
-    posted: Posted,
-    unexpected: Unexpected,
+    posted: PostedReceives,
+    unexpected: UnexpectedQueue,
 }
 
 impl Matcher {
@@ -155,8 +155,8 @@ impl Matcher {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             hasher: Hasher::new(seed),
-            posted: Posted::default(),
-            unexpected: Unexpected::default(),
+            posted: PostedReceives::default(),
+            unexpected: UnexpectedQueue::default(),
         }
     }
 

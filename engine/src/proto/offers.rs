@@ -151,7 +151,7 @@ impl Offers {
         }
     }
 
-    /// Makes an offer, or adds a connection to one, as [`Core::offer_to`] does.
+    /// Makes an offer, or adds a connection to one, as [`SharedState::offer_to`] does.
     fn make(&mut self, config: &Config, engine: u64, id: u64) -> Limits {
         if let Some(offer) = self.by_engine.get_mut(&engine) {
             offer.holders += 1;
@@ -284,31 +284,39 @@ fn least_windows(config: &Config) -> (u32, u32) {
     (envelopes, config.eager_credit_bytes.max(config.eager_limit))
 }
 
-impl Core {
+impl SharedState {
     /// Returns the limits to announce to an engine in a hello or a reply, for a session with id
     /// `id`. They are reserved until the connection becomes a session, or fails: once for each call
-    /// of this ([`Self::admit_peer`], [`Self::withdraw`]).
+    /// of this ([`Core::admit_peer`], [`Core::withdraw`]).
     ///
     /// RR-CREDIT-4.
     pub(crate) fn offer_to(&mut self, engine: u64, id: u64) -> Limits {
-        self.shared.offers.make(&self.shared.config, engine, id)
+        self.offers.make(&self.config, engine, id)
     }
 
+    /// Returns the limits offered to a new peer.
+    pub(crate) fn offer(&self, id: u64) -> Limits {
+        self.offers.limits(&self.config, id)
+    }
+
+    /// Sets whether a thread answers for the engine while its owner computes; hellos announce it.
+    pub(crate) fn set_answers(&mut self, answers: bool) {
+        self.config.answers = answers;
+    }
+
+    /// Returns the totals of windows, and announced ones.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn offers(&self) -> &Offers {
+        &self.offers
+    }
+}
+
+impl Core {
     /// Ends the own offer of a session that is connected, or stops trying.
     pub(super) fn end_own_offer(&mut self, session: u32) {
         if self.with(session, |it, mut cx| it.end_own_offer(&mut cx)) == Some(true) {
             self.extend_others();
         }
-    }
-
-    /// Returns the limits offered to a new peer.
-    pub(crate) fn offer(&self, id: u64) -> Limits {
-        self.shared.offers.limits(&self.shared.config, id)
-    }
-
-    /// Sets whether a thread answers for the engine while its owner computes; hellos announce it.
-    pub(crate) fn set_answers(&mut self, answers: bool) {
-        self.shared.config.answers = answers;
     }
 
     /// Shrinks the windows of a session whose unexpected messages are received.
@@ -347,12 +355,6 @@ impl Core {
         low.splice(..visited, offers.low.drain(..));
         offers.low = low;
     }
-
-    /// Returns the totals of windows, and announced ones.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn offers(&self) -> &Offers {
-        &self.shared.offers
-    }
 }
 
 #[cfg(any(test, feature = "sim"))]
@@ -389,14 +391,15 @@ mod tests {
     fn simultaneous_peers_share_the_credit() {
         let config = Config { eager_credit_bytes: 1 << 20, ..Config::for_tests() };
         let mut core = Core::new(1, Config { unexpected_bytes: 8000, ..config });
-        let sum: u32 = (2..50).map(|engine| core.offer_to(engine, engine).byte_limit).sum();
+        let sum: u32 =
+            (2..50).map(|engine| core.shared_mut().offer_to(engine, engine).byte_limit).sum();
         assert!(sum <= 8000, "{sum}");
-        assert_eq!(core.offers().open(), 48);
+        assert_eq!(core.shared().offers().open(), 48);
         for engine in 2..50 {
             core.shared.offers.end(engine);
         }
         assert_eq!(
-            (core.offers().open(), core.shared.offers.bytes, core.shared.offers.envelopes),
+            (core.shared().offers().open(), core.shared.offers.bytes, core.shared.offers.envelopes),
             (0, 0, 0)
         );
     }
@@ -419,7 +422,7 @@ mod tests {
                 }
             }
         }
-        let (envelopes, bytes) = core.reserved();
+        let (envelopes, bytes) = core.shared().reserved();
         assert_eq!((arrived, envelopes), (TOTAL / SHARE, TOTAL / SHARE));
         assert!(bytes > 0, "a window that was empty grows, too");
         assert!(core.shared.offers.has_met_bound);
@@ -428,9 +431,9 @@ mod tests {
     #[test]
     fn one_engine_gets_one_offer() {
         let mut core = Core::new(1, Config { eager_credit_bytes: 1 << 20, ..Config::for_tests() });
-        let first = core.offer_to(2, 10);
+        let first = core.shared_mut().offer_to(2, 10);
         let taken = core.shared.offers.bytes;
-        let again = core.offer_to(2, 11);
+        let again = core.shared_mut().offer_to(2, 11);
         assert_eq!((first.byte_limit, again.session), (again.byte_limit, 11));
         assert_eq!(core.shared.offers.bytes, taken);
         core.shared.offers.end(2);

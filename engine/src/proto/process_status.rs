@@ -201,8 +201,13 @@ impl Processes {
 
     /// Chooses engines of a silent peer's host to be asked about its process: the one that observes
     /// it, and others in turn. Returns their sessions.
-    fn choose_asked(&mut self, slot: u32, sessions: &Table<Session>, now_ns: u64) -> Vec<u32> {
-        let known = self.position_of(slot).zip(sessions.at(slot as usize));
+    fn choose_asked(
+        &mut self,
+        (slot, session): (u32, Option<&Session>),
+        sessions: &Table<Session>,
+        now_ns: u64,
+    ) -> Vec<u32> {
+        let known = self.position_of(slot).zip(session);
         let known = debug_assert_some!(known, "a judged peer is silent, and has a session");
         let Some((index, session)) = known else { return Vec::new() };
         let peer = &self.silent[index];
@@ -340,21 +345,21 @@ impl Core {
     ///
     /// RR-END-8.
     pub(super) fn handle_process_query(&mut self, slot: u32, query: &ProcessQuery, now_ns: u64) {
-        let may_wait = self.sessions.at(slot as usize).is_some_and(Session::takes_control);
-        if !may_wait || !self.shared.processes.may_reply(slot, now_ns) {
+        let engine = query.engine.get();
+        let session = self.shared.peers.find(&self.sessions, engine);
+        let is_observed = session.is_some_and(|(_, session)| session.is_observed());
+        let Some((session, mut cx)) = self.enter(slot) else { return };
+        if !session.takes_control() || !cx.shared.processes.may_reply(slot, now_ns) {
             return;
         }
-        let engine = query.engine.get();
-        let session =
-            self.shared.peers.session_of(engine).and_then(|it| self.sessions.at(it as usize));
-        let status = if self.shared.processes.ended.contains(&engine) {
+        let status = if cx.shared.processes.ended.contains(&engine) {
             ENDED
-        } else if engine == self.shared.engine || session.is_some_and(Session::is_observed) {
+        } else if engine == cx.shared.engine || is_observed {
             RUNNING
         } else {
             UNKNOWN
         };
-        self.push_control(slot, ControlFrame::process_status(engine, status));
+        session.send_control(&mut cx, ControlFrame::process_status(engine, status));
     }
 
     /// Judges a silent peer: it is probed, and asked about when it is silent for long enough; or it
@@ -373,7 +378,8 @@ impl Core {
             return Decision::Nothing;
         };
         if is_asked_about {
-            for asked in self.shared.processes.choose_asked(slot, &self.sessions, now_ns) {
+            let processes = &mut self.shared.processes;
+            for asked in processes.choose_asked((slot, session), &self.sessions, now_ns) {
                 self.push_control(asked, ControlFrame::process_query(engine));
             }
         }

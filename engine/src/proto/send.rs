@@ -296,9 +296,7 @@ impl Core {
         };
         let Some((session, cx)) = self.enter(slot) else { return Staged::Blocked };
         match reply_to {
-            None => {
-                session.one_sided.stage_request(cx, &mut session.segments, id)
-            }
+            None => session.one_sided.stage_request(cx, &mut session.segments, id),
             Some(to) => session.stage_reply(cx, id, to),
         }
     }

@@ -10,15 +10,14 @@ use super::context::{Cx, SharedState};
 pub(crate) use super::control_frame::{ControlFrame, ShortReply};
 use super::effects::RemoteName;
 use super::failure::PeerFailure;
-use super::handshake::JoinWindow;
 use super::keys::SessionKeys;
-use super::lanes::LaneFailures;
-use super::late::{Late, LateQueue};
+use super::lanes::SessionLanes;
+use super::late::LateQueue;
 use super::one_sided::SessionOneSided;
 use super::peers::{PeerTable, SessionRemotes};
 use super::ready::Work;
-use super::segments::uncommon::Uncommon;
 use super::segments::Segments;
+use super::segments::uncommon::Uncommon;
 use super::table::Id;
 pub(crate) use super::teardown::Sequel;
 use crate::wire::FrameError;
@@ -73,6 +72,18 @@ impl Limits {
         let status = if self.process_status { hello::FLAG_PROCESS_STATUS } else { 0 };
         checksum | bulk | answers | status
     }
+
+    /// Returns what the flags of a hello or a reply state; the other limits are 0.
+    pub(crate) fn of_flags(flags: u8) -> Self {
+        let has = |flag| flags & flag != 0;
+        Self {
+            checksum: has(hello::FLAG_CHECKSUM),
+            bulk_in_datagrams: has(hello::FLAG_BULK_IN_DATAGRAMS),
+            answers: has(hello::FLAG_ANSWERS),
+            process_status: has(hello::FLAG_PROCESS_STATUS),
+            ..NOTHING
+        }
+    }
 }
 
 /// A session; see the module. Read-only outside `proto`, except for its connection and its lane
@@ -99,8 +110,6 @@ pub(crate) struct Session {
     pub(crate) keys: Option<SessionKeys>,
     /// No bulk lanes: granted ranges arrive in datagrams.
     pub(crate) bulk_in_datagrams: bool,
-    /// Lane numbers that have joined it.
-    pub(super) joins: JoinWindow,
     /// Hellos to it have announced a window that is reserved for it.
     pub(super) has_offer: bool,
     /// The latest epoch of the remote engine's hellos that led to a session.
@@ -124,21 +133,7 @@ pub(crate) struct Session {
     /// Messages that are pulled.
     pub(crate) rendezvous: super::rendezvous::SessionRendezvous,
     /// Its bulk lanes.
-    pub(crate) lanes: Vec<Id>,
-    /// Lanes were requested (from the loop, or from the peer) and are not there yet.
-    pub(super) lanes_requested: bool,
-    /// What it waits for before it requests lanes again.
-    pub(super) lane_wait: Option<super::lanes::Wait>,
-    /// The peer requested lanes, and has granted on none since: lanes that look healthy here may be
-    /// lost there.
-    pub(super) lanes_wanted: bool,
-    /// Lanes with lower numbers were opened before that.
-    pub(super) wanted_before_lane: u32,
-    /// Lanes lost since a chunk was last received or sent completely.
-    pub(super) lane_failures: Late<LaneFailures>,
-    pub(crate) next_lane: u32,
-    /// Number of the connection that last replaced its control lane.
-    pub(super) last_move: Option<u32>,
+    pub(crate) lanes: SessionLanes,
     /// Monitor of its control lane.
     pub(crate) control_lane: super::control_lane::LaneMonitor,
     /// The goodbye is staged; until the session ends.
@@ -164,7 +159,6 @@ impl Session {
             id: 0,
             keys: None,
             bulk_in_datagrams: false,
-            joins: JoinWindow::default(),
             has_offer: false,
             epoch_seen: 0,
             remotes: SessionRemotes::default(),
@@ -174,14 +168,7 @@ impl Session {
             peer_answers: false,
             answers_process_queries: false,
             rendezvous: super::rendezvous::SessionRendezvous::default(),
-            lanes: Vec::new(),
-            lanes_requested: false,
-            lane_wait: None,
-            lanes_wanted: false,
-            wanted_before_lane: 0,
-            lane_failures: Late::NONE,
-            next_lane: 0,
-            last_move: None,
+            lanes: SessionLanes::default(),
             control_lane: super::control_lane::LaneMonitor::default(),
             is_leaving: false,
             sequel: Sequel::None,
@@ -214,7 +201,7 @@ impl Session {
 
     /// Returns whether this side has something to pull, or the peer has announced that it has.
     pub(crate) fn needs_lane(&self) -> bool {
-        self.lanes_wanted || !self.rendezvous.is_empty()
+        self.lanes.are_wanted() || !self.rendezvous.is_empty()
     }
 
     /// Starts an established connection: `ours` was announced, `theirs` received. Without keys it
@@ -229,16 +216,15 @@ impl Session {
         keys: Option<SessionKeys>,
     ) {
         self.segments.begin(shared, ours, theirs, keys.is_none());
-        (self.keys, self.joins, self.next_lane) = (keys, JoinWindow::default(), 0);
+        self.keys = keys;
         self.peer_answers = theirs.answers;
         self.answers_process_queries = theirs.process_status;
         self.bulk_in_datagrams = ours.bulk_in_datagrams || theirs.bulk_in_datagrams;
         self.failure = None;
         self.epoch = self.epoch.wrapping_add(1);
         self.id = ours.session;
-        (self.lanes_requested, self.lanes_wanted) = (false, false);
-        (self.lane_failures, self.last_move) = (Late::NONE, None);
-        self.rails = super::rails::Rails::new();
+        self.lanes.restart();
+        self.rails = super::rails::Rails::new(self.connection.is_initiator());
         (self.is_leaving, self.control_lane) = (false, super::control_lane::LaneMonitor::new());
         self.sequel = Sequel::None;
     }

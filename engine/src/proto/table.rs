@@ -190,6 +190,12 @@ impl<T, K: Key> Table<T, K> {
         self.slots.get_mut(index)?.value.as_mut()
     }
 
+    /// Returns the current entries of two slots, mutable. `None`: one is vacant, or both are one.
+    pub(crate) fn two_at_mut(&mut self, indices: [usize; 2]) -> Option<[&mut T; 2]> {
+        let [one, other] = self.slots.get_disjoint_mut(indices).ok()?;
+        Some([one.value.as_mut()?, other.value.as_mut()?])
+    }
+
     /// Returns one more than the highest slot ever used.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()

@@ -23,6 +23,19 @@ pub(crate) enum Sequel {
     Connect,
 }
 
+impl SharedState {
+    /// Returns the only source that a waiting receive accepts messages of.
+    pub(super) fn source_of(&self, id: Id) -> Option<&Remote> {
+        self.peers.at(self.operations.receive(id)?.source()?)
+    }
+
+    /// Returns whether a receive waits for messages of one source alone that `is_hit` selects.
+    fn has_receive_from(&self, is_hit: impl Fn(&Remote) -> bool) -> bool {
+        let mut waiting = self.operations.waiting_receives();
+        waiting.any(|(id, _)| self.source_of(id).is_some_and(&is_hit))
+    }
+}
+
 impl Core {
     /// Ends a session: everything outstanding with the peer fails, at once or as soon as the kernel
     /// has released the memory. For a session that has failed already the first cause remains. If
@@ -62,7 +75,7 @@ impl Core {
             session.fences.clear();
         }
         session.one_sided.end();
-        let lanes = std::mem::take(&mut session.lanes);
+        let lanes = session.lanes.take_all();
         let remotes: Vec<u32> = session.remotes.iter().collect();
         for lane in lanes {
             self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
@@ -100,7 +113,7 @@ impl Core {
         let reports = |operation: &Operation| is_hit(operation) && !operation.is_decided();
         let is_waiting_hit = |source: &Remote| sequel == Sequel::None && source.session == slot;
         let is_reported = self.shared.operations.iter().any(|(_, operation)| reports(operation))
-            || self.receives_from(is_waiting_hit).next().is_some();
+            || self.shared.has_receive_from(is_waiting_hit);
         self.fail_operations(is_hit, is_waiting_hit, &failure, effects);
         self.with(slot, |it, mut cx| {
             if is_gap && !is_reported {
@@ -110,12 +123,6 @@ impl Core {
         });
         self.shared.peers.note_closed(slot, engine);
         self.end_receives_without_sender(effects);
-    }
-
-    /// Returns the receives that wait for messages of one source alone, if `is_hit` selects that.
-    fn receives_from(&self, is_hit: impl Fn(&Remote) -> bool) -> impl Iterator<Item = Id> {
-        let waiting = self.shared.operations.waiting_receives().map(|(id, _)| id);
-        waiting.filter(move |&id| self.source_of(id).is_some_and(&is_hit))
     }
 
     /// Fails the operations that `is_hit` selects, and the receives that wait for messages of one
@@ -132,17 +139,12 @@ impl Core {
             let Some(id) = self.shared.operations.id_at(slot) else { continue };
             let is_failing = match self.shared.operations.get(id) {
                 Some(operation) => is_hit(operation),
-                None => self.source_of(id).is_some_and(&is_source_hit),
+                None => self.shared.source_of(id).is_some_and(&is_source_hit),
             };
             if is_failing {
                 self.fail_operation(id, &cause, effects);
             }
         }
-    }
-
-    /// Returns the only source that a waiting receive accepts messages of.
-    pub(super) fn source_of(&self, id: Id) -> Option<&Remote> {
-        self.shared.peers.at(self.shared.operations.receive(id)?.source()?)
     }
 
     /// Ends an operation, at once or as soon as the kernel has released its memory.

@@ -118,12 +118,14 @@ impl Core {
 
     /// Makes a lane ready, as the loop does when both sides agree on it.
     pub(super) fn make_lane_ready(&mut self, lane: Id, now_ns: u64) {
-        self.with_lane(lane, |it, cx| it.handle_lane_ready(cx, lane, now_ns));
+        self.with_lane(lane, |it, mut cx| it.lanes.handle_ready(&mut cx, lane, now_ns));
     }
 
     /// Ends a lane, as the loop does when the peer has no space for it.
     pub(super) fn refuse_lane(&mut self, lane: Id, now_ns: u64) {
-        self.with_lane(lane, |it, cx| it.handle_lane_refused(cx, lane, now_ns));
+        self.with_lane(lane, |it, mut cx| {
+            it.lanes.handle_refused(&mut cx, &mut it.rails, lane, now_ns)
+        });
     }
 }
 
@@ -141,10 +143,10 @@ struct Bench {
 impl Bench {
     fn new(config: Config) -> Self {
         let mut core = Core::new(7, config);
-        let endpoint = core.endpoints_mut().open().unwrap();
+        let endpoint = core.shared_mut().endpoints_mut().open().unwrap();
         assert_eq!(endpoint, 0);
         let peer = core.insert_peer(PEER, locator(), 0).unwrap();
-        let ours = core.offer(SESSION);
+        let ours = core.shared().offer(SESSION);
         let theirs = Limits {
             session: SESSION,
             envelope_limit: 2,
@@ -428,7 +430,7 @@ fn dropped_messages_return_their_credit() {
     assert!(bench.deliver(&eager(0, 1501, 0)).is_err());
     let failure = PeerFailure::Protocol("it lies".into());
     bench.core.fail_session(bench.slot, failure, &mut bench.results);
-    assert_eq!(bench.core.reserved(), (0, 0));
+    assert_eq!(bench.core.shared().reserved(), (0, 0));
 }
 
 /// RR-CREDIT-3

@@ -24,19 +24,19 @@ impl Run {
     pub(super) fn check_bounds(&self, host: usize) -> Result<(), String> {
         let Some(engine) = self.world.look(host) else { return Ok(()) };
         let core = &engine.state.core;
-        let (held, _) = core.unexpected().held_bytes();
-        let bound = 2 * core.reserved().1 + PAYLOAD_BYTES_MIN * core.reserved().0;
+        let (held, _) = core.shared().unexpected().held_bytes();
+        let bound = 2 * core.shared().reserved().1 + PAYLOAD_BYTES_MIN * core.shared().reserved().0;
         if held as u64 > bound {
             return Err(format!("{held} bytes of unexpected messages, {bound} are the bound"));
         }
         let least = (core.config().sessions_max as u64 + 1) * u64::from(ENVELOPES_MIN);
         let own = u64::from(core.config().eager_limit);
-        if core.reserved().0 > core.config().unexpected_messages + least
-            || core.reserved().1 > core.config().unexpected_bytes + own
+        if core.shared().reserved().0 > core.config().unexpected_messages + least
+            || core.shared().reserved().1 > core.config().unexpected_bytes + own
         {
             return Err("windows for more unexpected messages than the settings allow".into());
         }
-        let segments = &core.pool();
+        let segments = &core.shared().pool();
         let ([short, long, longest], [short_max, long_max, longest_max]) =
             (segments.len(), segments.limit());
         let sessions = core.sessions().len();
@@ -227,14 +227,14 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     if core.operations().len() != 0 {
         return fail("operations are left");
     }
-    if core.unexpected().held_bytes().0 != 0 {
+    if core.shared().unexpected().held_bytes().0 != 0 {
         return fail("unexpected messages are left");
     }
     if !core.lanes().iter().all(|(_, lane)| lane.is_idle()) {
         return fail("a bulk lane has chunks");
     }
-    if core.rendezvous().pulled_bytes() != 0 {
-        let bytes = core.rendezvous().pulled_bytes();
+    if core.shared().rendezvous().pulled_bytes() != 0 {
+        let bytes = core.shared().rendezvous().pulled_bytes();
         return Err(format!("{bytes} bytes were granted in datagrams and never came"));
     }
     let (mut envelopes, mut bytes, mut segments) = (0, 0, 0);
@@ -257,15 +257,15 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
             bytes += u64::from(credits[1].window());
         }
     }
-    if core.pool().len().iter().sum::<usize>() != segments {
+    if core.shared().pool().len().iter().sum::<usize>() != segments {
         return fail("segments are kept that no session has");
     }
     let sessions = core.sessions().iter();
     let trying = sessions.filter(|(_, session)| is_trying(session.connection.phase())).count();
-    if core.offers().open() > trying + engine.state.handshakes.pending() {
+    if core.shared().offers().open() > trying + engine.state.handshakes.pending() {
         return fail("windows are kept for sessions that are not being made");
     }
-    if (envelopes, bytes) != core.reserved() {
+    if (envelopes, bytes) != core.shared().reserved() {
         return fail("windows are reserved that no session has");
     }
     Ok(())
@@ -276,14 +276,14 @@ pub(crate) fn describe(engine: &Engine) -> String {
     let core = &engine.state.core;
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "engine {}: {:?}", core.engine(), core.counters());
+    let _ = writeln!(text, "engine {}: {:?}", core.engine(), core.shared().counters());
     for (id, operation) in core.operations().iter().take(10) {
         let _ = writeln!(text, "  {id:?} {operation:?}");
     }
     for (id, receive) in core.operations().waiting_receives().take(10) {
         let _ = writeln!(text, "  {id:?} {receive:?}");
     }
-    for message in core.unexpected().messages().take(10) {
+    for message in core.shared().unexpected().messages().take(10) {
         let _ = writeln!(text, "  {message:?}");
     }
     for (id, session) in core.sessions().iter() {

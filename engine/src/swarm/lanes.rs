@@ -51,7 +51,7 @@ fn a_lane_that_others_want_too_is_kept_until_its_grants_have_come() {
             done == 6
         });
         for host in 0..4 {
-            let counters = world.look(host).unwrap().state.core.counters();
+            let counters = world.look(host).unwrap().state.core.shared().counters();
             assert_eq!(counters.lane_failures, 0, "seed {seed}, host {host}");
         }
     }
@@ -93,7 +93,7 @@ fn lanes_of_several_paths_that_carry_nothing_do_not_keep_each_other_alive() {
     pass(&mut world, 10 * MILLISECOND);
     let number = |world: &World| {
         let sessions = world.look(0).unwrap().state.core.sessions();
-        sessions.iter().map(|(_, session)| session.next_lane).max().unwrap()
+        sessions.iter().map(|(_, session)| session.lanes.next_number()).max().unwrap()
     };
     world.engine(1).unwrap().state.core.push_control(0, ControlFrame::lanes_wanted());
     pass(&mut world, 10 * MILLISECOND);
@@ -156,7 +156,7 @@ fn a_peer_that_asks_while_it_has_lanes_gets_another_one_when_these_are_closed_fo
     pass(&mut world, 10 * MILLISECOND);
     let next_lane = |world: &World| {
         let sessions = world.look(0).unwrap().state.core.sessions();
-        sessions.iter().map(|(_, session)| session.next_lane).max()
+        sessions.iter().map(|(_, session)| session.lanes.next_number()).max()
     };
     assert_eq!(next_lane(&world), Some(2));
     world.engine(1).unwrap().state.core.push_control(0, ControlFrame::lanes_wanted());

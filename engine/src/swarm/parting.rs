@@ -76,7 +76,7 @@ impl Run {
         let now_ns = self.world.now_ns();
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         // What is on its way to a number for 65536 openings is seldom; here it is the rule.
-        let is_open = engine.state.core.endpoints_mut().open_at(endpoint);
+        let is_open = engine.state.core.shared_mut().endpoints_mut().open_at(endpoint);
         self.oracle.reopen((process, endpoint), now_ns);
         if is_open { Ok(()) } else { Err(format!("process {process} still has {endpoint} open")) }
     }

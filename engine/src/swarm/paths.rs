@@ -288,7 +288,7 @@ fn a_session_leaves_tcp_as_soon_as_its_path_is_good() {
         assert!(is_clear(&world), "TCP goes on");
     }
     let core = &world.look(0).unwrap().state.core;
-    let waiting = core.session(0).unwrap().segments.waiting_bytes(core.pool());
+    let waiting = core.session(0).unwrap().segments.waiting_bytes(core.shared().pool());
     assert!(waiting > 0, "there would have been something to send");
 }
 
@@ -436,9 +436,9 @@ fn a_backup_carries_bulk_data_of_a_session_that_began_by_it() {
             world.add_host_with(&[link; 2]);
             world.start(host, host as u64 + 1, config(), loop_config()).unwrap();
             let core = &mut world.engine(host).unwrap().state.core;
-            let mut rails = core.rails().to_vec();
+            let mut rails = core.shared().rails().to_vec();
             rails[1].role = ROLE_BACKUP;
-            core.set_rails(rails);
+            core.shared_mut().set_rails(rails);
         }
         world.net.borrow_mut().set_rail_fault(failing, 0, Some(RailFault::BLACKHOLE));
         connect(&mut world, 0, 1);

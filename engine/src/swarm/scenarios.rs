@@ -683,7 +683,7 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
         talk(&mut world, [0, 1], "before");
         let forgetter = seed as usize % 2;
         let other = world.engine(1 - forgetter).unwrap();
-        let second = other.state.core.endpoints_mut().open().unwrap();
+        let second = other.state.core.shared_mut().endpoints_mut().open().unwrap();
         let address = other.state.address(second);
         // Keeps the session.
         let core = &mut world.engine(forgetter).unwrap().state.core;
@@ -728,7 +728,7 @@ fn a_send_that_ended_with_its_peer_waits_for_no_answer() {
     let mut world = world(1, 2, &config());
     talk(&mut world, [0, 1], "before");
     let other = world.engine(1).unwrap();
-    let second = other.state.core.endpoints_mut().open().unwrap();
+    let second = other.state.core.shared_mut().endpoints_mut().open().unwrap();
     let address = other.state.address(second);
     let core = &mut world.engine(0).unwrap().state.core;
     core.insert_peer(address.engine(), address.to_locators(), second).unwrap();
@@ -764,7 +764,7 @@ fn a_peer_given_up_while_it_is_connected_to_keeps_no_window() {
         engine.state.core.remove_peer(target, &mut engine.state.completions);
         pass(&mut world, 3000 * MILLISECOND);
         for host in 0..2 {
-            let offers = world.look(host).unwrap().state.core.offers().open();
+            let offers = world.look(host).unwrap().state.core.shared().offers().open();
             assert_eq!(offers, 0, "host {host}, {after_ns} ns");
         }
     }

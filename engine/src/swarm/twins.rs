@@ -232,7 +232,7 @@ fn messages_without_receives_fill_the_window_and_then_the_queue() {
         pass(&mut world, 10 * MILLISECOND);
         sent += 1;
     }
-    let held = world.look(1).unwrap().state.core.counters().unexpected_messages;
+    let held = world.look(1).unwrap().state.core.shared().counters().unexpected_messages;
     assert_eq!(held, sent - 1, "one waits");
     assert!((u64::from(ENVELOPES_MIN) + 1..=bound).contains(&held), "{held}");
     for tag in 1..5 {

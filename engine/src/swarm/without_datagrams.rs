@@ -88,7 +88,7 @@ fn messages_without_replies_are_acknowledged() {
     }
     pass(&mut world, 20 * MILLISECOND);
     assert_eq!(drain(&mut world, 1).len(), 40);
-    let segments = world.look(0).unwrap().state.core.pool().len();
+    let segments = world.look(0).unwrap().state.core.shared().pool().len();
     assert_eq!(segments, [0; 3], "their memory is free");
 }
 

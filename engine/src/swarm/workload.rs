@@ -69,7 +69,7 @@ impl Run {
     /// The place that a peer of an engine is.
     fn place_of(engine: &Engine, peer: Peer) -> Option<Place> {
         let core = &engine.state.core;
-        let remote = core.peers().get(peer.0)?;
+        let remote = core.shared().peers().get(peer.0)?;
         Some((core.session(remote.session)?.engine, remote.endpoint))
     }
 
@@ -483,7 +483,7 @@ impl Run {
             }
             let engine = self.homes.get(&it.at.0).and_then(|&host| self.world.look(host));
             let Some(core) = engine.map(|engine| &engine.state.core) else { continue };
-            let session = core.peers().session_of(source).and_then(|at| core.session(at));
+            let session = core.shared().peers().session_of(source).and_then(|at| core.session(at));
             // One that pulls ends when the kernel lets go of its memory.
             let is_at_rest = core.lanes().len() == 0 && self.world.net.borrow().busy_pieces() == 0;
             if is_at_rest && session.is_some_and(|session| session.failure.is_some()) {

@@ -207,7 +207,7 @@ impl World {
         }
         state.clock = Clock::Virtual;
         state.completions.use_virtual_time();
-        state.core.endpoints_mut().open();
+        state.core.shared_mut().endpoints_mut().open();
         state.completions.open_queue(queue_entries);
         let driver = AnyDriver::<dyn Driver>::Other(Box::new(SimDriver::new(&self.net, host)));
         let engine = Engine::attach(Box::new(state), driver, Vec::new())?;

@@ -135,7 +135,7 @@ impl EngineCell {
 
     /// `engine` was made by [`Self::new`], whose parts are all `Send`.
     fn of(mut engine: Engine) -> Self {
-        engine.state.core.set_answers(true);
+        engine.state.core.shared_mut().set_answers(true);
         let wake_fds = engine.wake_fds.share(&engine.state, &engine.driver);
         let is_shared = !wake_fds.current().is_empty();
         let place = Arc::new(CellState {
@@ -150,7 +150,7 @@ impl EngineCell {
         let (owner, dropped) = (OwnerProcess::current(), RefCell::default());
         let cell = Self { place, membership, owner, gate, dropped, _owner: PhantomData };
         if cell.membership.is_none() {
-            cell.borrow_mut().state.core.set_answers(false);
+            cell.borrow_mut().state.core.shared_mut().set_answers(false);
         }
         cell
     }

@@ -3,18 +3,18 @@
 use crate::progress::context::LaneCx;
 use crate::progress::engine::{Engine, EngineState};
 use crate::proto::effects::RemoteName;
-use crate::proto::rails::health::{Phase, Transition};
+use crate::proto::rails::health::{PathPhase, Transition};
 use crate::proto::rails::pairing::pairs;
 use crate::proto::rails::path_number;
 use crate::types::{Address, Event, PathState};
 
 /// Returns the public state of a phase.
-pub(in crate::progress) fn state_of(phase: Phase) -> PathState {
+pub(in crate::progress) fn state_of(phase: PathPhase) -> PathState {
     match phase {
-        Phase::Probing => PathState::Probing,
-        Phase::Active => PathState::Active,
-        Phase::Suspect => PathState::Suspect,
-        Phase::Down => PathState::Down,
+        PathPhase::Probing => PathState::Probing,
+        PathPhase::Active => PathState::Active,
+        PathPhase::Suspect => PathState::Suspect,
+        PathPhase::Down => PathState::Down,
     }
 }
 
@@ -24,7 +24,7 @@ impl LaneCx<'_> {
     ///
     /// RR-RAIL-2.
     pub(in crate::progress) fn pair_rails(&mut self, session: u32) {
-        self.core.with(session, |it, cx| it.describe_first_path(&cx));
+        self.core.with(session, |it, cx| it.rails.describe_first_path(&cx));
         let core = &self.core;
         let Some(known) = core.session(session) else {
             debug_assert!(false, "an outstanding action keeps the slot of its session in use");
@@ -34,7 +34,7 @@ impl LaneCx<'_> {
         if !known.connection.is_initiator() || !known.is_connected() {
             return;
         }
-        let ours = core.rails();
+        let ours = core.shared().rails();
         let driver = &mut self.driver;
         let reach = |our: usize, their: usize| {
             // At most 16 each, as frames limit them.
@@ -42,7 +42,8 @@ impl LaneCx<'_> {
         };
         for (our, their) in pairs(ours, &theirs, reach) {
             let number = path_number(our as u8, their as u8);
-            let Some(at) = self.core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number))
+            let Some(at) =
+                self.core.enter(session).and_then(|(it, cx)| it.rails.add_path(&cx, number))
             else {
                 continue;
             };

@@ -29,7 +29,7 @@ impl Datagrams {
     /// RR-BULK-3.
     pub(in super::super) fn fit_window(&self, core: &mut Core, frames: &FrameState) {
         if let Some(bytes) = window_now(frames, self.socket_window_bytes) {
-            core.set_datagram_window(bytes);
+            core.shared_mut().set_datagram_window(bytes);
         }
     }
 }

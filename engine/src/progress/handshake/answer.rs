@@ -10,15 +10,13 @@ use crate::progress::datagram::Announced;
 use crate::progress::roles::{CLOSING, ConnectionRole, HalfOpen, PartialMessage};
 use crate::progress::setup::SetupCx;
 use crate::progress::traits::{CloseMode, Interest, LaneKey};
+use crate::proto::context::Cx;
 use crate::proto::handshake::{Acceptor, answer_join, is_of_job};
 use crate::proto::keys::SessionKeys;
 use crate::proto::peers::Admission;
-use crate::proto::session::{Limits, NOTHING};
+use crate::proto::session::{Limits, NOTHING, Session};
 use crate::types::Address;
-use crate::wire::hello::{
-    FLAG_ANSWERS, FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_INSECURE, FLAG_PROCESS_STATUS,
-    HelloStatus, KIND_CONTROL,
-};
+use crate::wire::hello::{FLAG_INSECURE, HelloStatus, KIND_CONTROL};
 use crate::wire::{Hello, Proof};
 
 /// The session of a peer that has proved to be of the job.
@@ -49,15 +47,12 @@ impl Handshakes {
             envelope_limit: hello.envelope_limit.get(),
             byte_limit: hello.byte_limit.get(),
             eager_limit: hello.eager_limit.get(),
-            checksum: hello.flags & FLAG_CHECKSUM != 0,
-            bulk_in_datagrams: hello.flags & FLAG_BULK_IN_DATAGRAMS != 0,
-            answers: hello.flags & FLAG_ANSWERS != 0,
-            process_status: hello.flags & FLAG_PROCESS_STATUS != 0,
+            ..Limits::of_flags(hello.flags)
         };
         let verdict = self.judge_hello(hello, cx);
         let (status, ours) = match &verdict {
             Ok(_) => {
-                let ours = cx.lanes.core.offer_to(hello.source.get(), theirs.session);
+                let ours = cx.lanes.core.shared_mut().offer_to(hello.source.get(), theirs.session);
                 (HelloStatus::Accepted, ours)
             }
             Err(status) => (*status, NOTHING),
@@ -174,13 +169,9 @@ impl Handshakes {
         hello: &Hello,
         cx: &mut SetupCx<'_>,
     ) {
-        let joined = if hello.target.get() == cx.lanes.core.engine() {
-            let now_ns = *cx.lanes.now_ns;
-            let entered = cx.lanes.core.enter_joined(hello);
-            entered.and_then(|(it, mut cx)| it.handle_lane_hello(&mut cx, hello, now_ns))
-        } else {
-            Err(HelloStatus::WrongEngine)
-        };
+        let now_ns = *cx.lanes.now_ns;
+        let entered = cx.enter_joined(hello);
+        let joined = entered.and_then(|(it, mut cx)| it.handle_lane_hello(&mut cx, hello, now_ns));
         let is_sent = self.answer_join(key, hello, joined.err(), cx);
         match joined {
             Ok(lane) => {
@@ -214,12 +205,8 @@ impl Handshakes {
         hello: &Hello,
         cx: &mut SetupCx<'_>,
     ) -> Option<(u32, u8)> {
-        let moved = if hello.target.get() == cx.lanes.core.engine() {
-            let entered = cx.lanes.core.enter_joined(hello);
-            entered.and_then(|(it, cx)| it.handle_move_hello(&cx, hello))
-        } else {
-            Err(HelloStatus::WrongEngine)
-        };
+        let entered = cx.enter_joined(hello);
+        let moved = entered.and_then(|(it, cx)| it.handle_move_hello(&cx, hello));
         let is_sent = self.answer_join(key, hello, moved.err(), cx);
         match moved {
             Ok(moved) => {
@@ -254,5 +241,16 @@ impl Handshakes {
         let session = cx.lanes.core.keys_to_join(hello).filter(|_| depends_on_session);
         let reply = answer_join(&self.keys, session, hello, reply, nonce);
         cx.send_reply(key, &reply)
+    }
+}
+
+impl SetupCx<'_> {
+    /// Returns the session that a connection wants to join by a hello to this engine, as
+    /// [`Core::enter_joined`](crate::proto::core::Core::enter_joined) does.
+    fn enter_joined(&mut self, hello: &Hello) -> Result<(&mut Session, Cx<'_>), HelloStatus> {
+        if hello.target.get() != self.lanes.core.engine() {
+            return Err(HelloStatus::WrongEngine);
+        }
+        self.lanes.core.enter_joined(hello)
     }
 }

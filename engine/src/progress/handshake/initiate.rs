@@ -16,10 +16,7 @@ use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::{Distrust, Initiator};
 use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
-use crate::wire::hello::{
-    FLAG_ANSWERS, FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_PROCESS_STATUS, HELLO_BYTES,
-    HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE,
-};
+use crate::wire::hello::{HELLO_BYTES, HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE};
 use crate::wire::locators::Locators;
 use crate::wire::proof::PROOF_BYTES;
 use crate::wire::{Hello, HelloReply, VERSION};
@@ -77,7 +74,7 @@ impl Handshakes {
         let id = self.new_session_id();
         let offered = core.with(session, |it, mut cx| it.offer_in_hello(&mut cx, id));
         let Some(ours) = offered else { return };
-        let epoch = core.peers_mut().next_epoch();
+        let epoch = core.shared_mut().peers_mut().next_epoch();
         let mut hello = cx.hello(target, KIND_CONTROL, ours);
         (hello.epoch, hello.answered) = (epoch.into(), answered.into());
         let nonce = self.random.random();
@@ -96,12 +93,12 @@ impl Handshakes {
     fn join(&mut self, lane: Id, remote: SocketAddr, cx: &SetupCx<'_>) -> Option<Box<Initiator>> {
         let nonce = self.random.random();
         let bulk = cx.lanes.core.lanes().get(lane)?;
-        let known = cx.lanes.core.session(bulk.session)?;
+        let known = cx.lanes.core.session(bulk.session())?;
         let keys = known.keys.as_ref()?;
         let ours = Limits { session: known.id, ..NOTHING };
         let mut hello = cx.hello(known.engine, KIND_BULK, ours);
-        hello.lane = bulk.number.into();
-        hello.path = known.rails.paths.get(usize::from(bulk.path))?.number.into();
+        hello.lane = bulk.number().into();
+        hello.path = known.rails.path(bulk.path())?.number.into();
         Some(Box::new(Initiator::join(keys, hello, nonce, remote)))
     }
 
@@ -113,7 +110,10 @@ impl Handshakes {
         let Some(at) = monitor.and_then(|monitor| monitor.attempt_at()) else {
             return cx.handle_connect_failed(key, "it is not needed any more");
         };
-        let number = cx.lanes.core.enter(session).and_then(|(it, _)| it.number_of_move(at));
+        let number = cx.lanes.core.enter(session).and_then(|(it, _)| {
+            let path = it.rails.path(at)?.number;
+            Some((it.lanes.take_number()?, path))
+        });
         let known = cx.lanes.core.session(session);
         let known = known.and_then(|known| Some((known, known.keys.as_ref()?)));
         let (Some((number, path)), Some((known, keys))) = (number, known) else {
@@ -167,10 +167,7 @@ impl Handshakes {
             envelope_limit: reply.envelope_limit.get(),
             byte_limit: reply.byte_limit.get(),
             eager_limit: reply.eager_limit.get(),
-            checksum: reply.flags & FLAG_CHECKSUM != 0,
-            bulk_in_datagrams: reply.flags & FLAG_BULK_IN_DATAGRAMS != 0,
-            answers: reply.flags & FLAG_ANSWERS != 0,
-            process_status: reply.flags & FLAG_PROCESS_STATUS != 0,
+            ..Limits::of_flags(reply.flags)
         };
         let was_connected = connection.is_connected();
         let step = connection.handle_reply(*cx.lanes.now_ns, status);
@@ -198,7 +195,7 @@ impl Handshakes {
     ) {
         let core = &mut cx.lanes.core;
         let bulk = core.lanes().get(lane);
-        let session = bulk.and_then(|bulk| core.session(bulk.session));
+        let session = bulk.and_then(|bulk| core.session(bulk.session()));
         let Some(keys) = session.and_then(|session| session.keys.as_ref()) else {
             return cx.handle_connect_failed(key, "its session is over");
         };
@@ -207,7 +204,9 @@ impl Handshakes {
             Ok(HelloStatus::Busy) => {
                 cx.bulk.set_key(core, lane, None);
                 let now_ns = *cx.lanes.now_ns;
-                core.with_lane(lane, |it, cx| it.handle_lane_refused(cx, lane, now_ns));
+                core.with_lane(lane, |it, mut cx| {
+                    it.lanes.handle_refused(&mut cx, &mut it.rails, lane, now_ns);
+                });
                 cx.lanes.close(key, CloseMode::Graceful);
             }
             Ok(_) => cx.handle_connect_failed(key, "the peer refused a bulk lane"),

@@ -97,14 +97,14 @@ impl SharedEngine {
             owner: OwnerProcess::current(),
             gate,
         };
-        shared.with(|engine| engine.state.core.set_answers(answers));
+        shared.with(|engine| engine.state.core.shared_mut().set_answers(answers));
         Ok(shared)
     }
 
     /// Starts a thread that makes all progress, on `cores` if there are some.
     pub(crate) fn dedicate(&mut self, cores: Vec<usize>) -> io::Result<()> {
         self.thread = Some(Dedicated::start(&self.place, cores)?);
-        self.with(|engine| engine.state.core.set_answers(true));
+        self.with(|engine| engine.state.core.shared_mut().set_answers(true));
         // Its thread makes all progress.
         self.membership = None;
         Ok(())

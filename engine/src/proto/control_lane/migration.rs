@@ -91,7 +91,7 @@ impl Migration {
         // answers.
         let answered_ip = |path: &SessionPath| path.packets().is_answered().then(|| path.ip());
         let is_there = |path: &&SessionPath| {
-            let way = facts.rails.way(path.position(), facts.locator, facts.is_initiator);
+            let way = facts.rails.way(path.position(), facts.locator);
             facts.is_initiator || way.is_some_and(|(to, _)| Some(to.ip()) == answered_ip(path))
         };
         let turn = |at: u8| at.wrapping_sub(self.last_at).wrapping_sub(1);

@@ -4,7 +4,7 @@ mod known_paths;
 
 use super::*;
 use crate::proto::paths::by_hand::PathsByHand;
-use crate::proto::rails::{PathState, path_number};
+use crate::proto::rails::{RailPair, path_number};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
@@ -27,9 +27,8 @@ struct Bench {
 
 impl Bench {
     fn new(paths: u8) -> Self {
-        let mut rails = Rails::new();
-        let other =
-            |at: u8| PathState::new(path_number(at, at), Some([192, 0, 2, at].into()), true);
+        let mut rails = Rails::new(true);
+        let other = |at: u8| RailPair::new(path_number(at, at), Some([192, 0, 2, at].into()), true);
         rails.paths.extend((1..paths).map(other));
         Self {
             monitor: LaneMonitor::new(),

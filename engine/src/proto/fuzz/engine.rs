@@ -9,7 +9,6 @@ use crate::proto::effects::{CompletionLevel, Ended};
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::keys::SessionKeys;
-use crate::proto::lanes::lane::{Incoming, Outgoing};
 use crate::proto::peers::Admission;
 use crate::proto::ready::Work;
 use crate::proto::receive::ReceiveRequest;
@@ -105,11 +104,12 @@ impl FuzzedEngine {
     pub(super) fn new() -> Self {
         let mut core = Core::new(OWN, config());
         for endpoint in 0..3 {
-            assert_eq!(core.endpoints_mut().open(), Some(endpoint));
+            assert_eq!(core.shared_mut().endpoints_mut().open(), Some(endpoint));
         }
         let peers = [0, 1].map(|endpoint| core.insert_peer(HOSTILE, locator(), endpoint));
         let sound_peer = core.insert_peer(SOUND, locator(), 0).unwrap();
-        let slots = [HOSTILE, SOUND].map(|engine| core.peers().session_of(engine).unwrap());
+        let slots =
+            [HOSTILE, SOUND].map(|engine| core.shared().peers().session_of(engine).unwrap());
         let mut engine = Self {
             core,
             kernel: Kernel::default(),
@@ -177,7 +177,8 @@ impl FuzzedEngine {
         }
         let mut names: Vec<u64> = self.kernel.live.keys().map(|id| id.to_u64()).collect();
         names.sort_unstable();
-        let lanes: Vec<u32> = self.core.shared.lanes.iter().map(|(_, lane)| lane.number).collect();
+        let lanes: Vec<u32> =
+            self.core.shared.lanes.iter().map(|(_, lane)| lane.number()).collect();
         let bytes = self.hostile.write(script, &names, &lanes);
         let (now, later) = bytes.split_at(bytes.len() - script.below(8).min(bytes.len()));
         self.handle(now);
@@ -217,7 +218,7 @@ impl FuzzedEngine {
         let [envelope_limit, byte_limit, eager_limit] = limits;
         let theirs =
             Limits { session: SESSION, envelope_limit, byte_limit, eager_limit, ..NOTHING };
-        let ours = self.core.offer(SESSION);
+        let ours = self.core.shared().offer(SESSION);
         let keys = SessionKeys::for_tests();
         match self.core.admit_peer(admission, ours, theirs, keys) {
             Some(slot) if slot == self.hostile_slot => self.established(limits),
@@ -300,12 +301,8 @@ impl FuzzedEngine {
     pub(super) fn chunk_received(&mut self, index: usize, outcome: u8) {
         let (lane, chunk) = self.kernel.receiving.remove(index);
         let mut bytes = [0; CHUNK_HEADER_BYTES];
-        if let Some(bulk) = self.core.shared.lanes.get(lane)
-            && let Some(&Incoming { operation, offset, length, chunk, .. }) = bulk.incoming.front()
-        {
-            let receive_operation = operation.to_u64();
-            let due = Outgoing { operation, receive_operation, offset, length, chunk };
-            bytes = due.header(&bulk.keys.receive, 0);
+        if let Some(bulk) = self.core.shared.lanes.get(lane) {
+            bytes = bulk.first_header(0).unwrap_or(bytes);
         }
         let header = match outcome {
             0..200 => Some(&bytes),
@@ -376,7 +373,7 @@ impl FuzzedEngine {
             }
             return;
         }
-        let ours = self.core.offer(SESSION);
+        let ours = self.core.shared().offer(SESSION);
         let known = self.core.sessions.at_mut(slot as usize).unwrap();
         let step = match (self.attempt, script.byte() % 4) {
             (Attempt::None, _) => {
@@ -534,7 +531,7 @@ impl FuzzedEngine {
         if self.is_third_open {
             self.core.close_endpoint(2, &mut self.kernel);
         } else if script.flag() {
-            assert!(self.core.endpoints_mut().open_at(2));
+            assert!(self.core.shared_mut().endpoints_mut().open_at(2));
         } else {
             return;
         }
@@ -570,9 +567,10 @@ impl FuzzedEngine {
 
     /// Fails a path, and restores it, at each call.
     fn pair_rails(&mut self, session: u32) {
-        self.core.with(session, |it, cx| it.describe_first_path(&cx));
+        self.core.with(session, |it, cx| it.rails.describe_first_path(&cx));
         for number in 0..4 {
-            if let Some(at) = self.core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number))
+            if let Some(at) =
+                self.core.enter(session).and_then(|(it, cx)| it.rails.add_path(&cx, number))
             {
                 self.core.with(session, |it, mut cx| it.path_ready(&mut cx, at, self.now_ns));
             }

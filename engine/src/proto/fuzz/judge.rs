@@ -27,7 +27,7 @@ impl FuzzedEngine {
             let grants = config.bulk_lanes_max * (1 + config.horizon_chunks as usize);
             let count = session.segments.control().len();
             assert!(count <= answers + grants + 1, "{count} frames wait for the peer");
-            assert!(session.lanes.len() <= config.bulk_lanes_max);
+            assert!(session.lanes.ids().len() <= config.bulk_lanes_max);
             assert!(session.waiting.len() <= config.send_queue_ops);
         }
         self.check_reserved();
@@ -50,7 +50,7 @@ impl FuzzedEngine {
                 bytes += message.payload().len() as u64;
             }
         }
-        assert_eq!(core.reserved(), (envelopes, bytes));
+        assert_eq!(core.shared().reserved(), (envelopes, bytes));
     }
 
     /// Sends a message of the correct peer and checks that it arrives at once.
@@ -128,7 +128,7 @@ impl FuzzedEngine {
         assert!(self.kernel.live.is_empty(), "these never end: {:?}", self.kernel.live);
         assert_eq!(self.core.shared.operations.len(), 0);
         assert_eq!(self.core.shared.unexpected.held_bytes().0, 0);
-        assert_eq!(self.core.reserved(), (0, 0));
+        assert_eq!(self.core.shared().reserved(), (0, 0));
         assert_eq!(self.core.shared.lanes.len(), 0);
         assert_eq!(self.core.shared.pool.len(), [0; 3]);
     }

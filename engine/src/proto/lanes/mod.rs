@@ -1,6 +1,6 @@
 //! Bulk lanes of a session: requested, opened, joined, lost, and closed when idle.
 
-use self::lane::{BulkLane, Incoming};
+use self::lane::{BulkLane, GrantedRange};
 use super::context::Cx;
 use super::core::{Action, Core};
 use super::effects::Effects;
@@ -16,8 +16,10 @@ use crate::wire::hello::{HelloStatus, KIND_MOVE};
 use crate::wire::{Hello, LANES_END, Refused};
 
 pub(crate) mod lane;
+mod session;
 mod table;
 
+pub(crate) use self::session::SessionLanes;
 pub(crate) use self::table::BulkLanes;
 
 /// Consecutive lane failures that are retried at once. More are retried at intervals only, and when
@@ -69,29 +71,32 @@ impl AtRest for LaneFailures {
 }
 
 impl Session {
+    /// Requests lanes, from the loop or from the peer, if that is not done yet.
     pub(super) fn request_lanes(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
-        if self.lanes_requested {
+        if !self.lanes.note_request() {
             return;
         }
-        self.lanes_requested = true;
         if !self.connection.is_initiator() {
             self.send_control(cx, ControlFrame::lanes_wanted());
             return;
         }
-        if self.path_without_lane(cx, now_ns).is_some() {
+        if self.rails.path_without_lane(&self.lanes, &cx.shared.lanes, now_ns).is_some() {
             self.open_missing_lanes(cx, now_ns);
         } else {
             // No path is fit. One that recovers opens lanes, and this side retries at intervals.
-            self.request_lanes_later(cx, Wait::Time);
+            self.lanes.wait(cx, Wait::Time);
         }
     }
 
     /// Opens the lanes that paths lack, if this side opens lanes.
     pub(super) fn open_missing_lanes(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
+        let Some(keys) = &self.keys else { return };
         let is_ours =
             self.connection.is_initiator() && self.is_connected() && !self.bulk_in_datagrams;
-        while is_ours && let Some(path) = self.path_without_lane(cx, now_ns) {
-            if !self.open_lane(cx, path as u8, now_ns) {
+        while is_ours
+            && let Some(at) = self.rails.path_without_lane(&self.lanes, &cx.shared.lanes, now_ns)
+        {
+            if !self.lanes.open(cx, keys, &self.rails, at, now_ns) {
                 break;
             }
         }
@@ -99,49 +104,17 @@ impl Session {
 
     /// Opens lanes of paths that have none, or requests them, since there is data to pull.
     pub(super) fn open_lanes_of_new_paths(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
-        if !self.rails.are_many() || self.lanes.is_empty() || !self.needs_lane() {
+        if !self.rails.are_many() || self.lanes.ids().is_empty() || !self.needs_lane() {
             return;
         }
-        let Some(path) = self.path_without_lane(cx, now_ns) else { return };
+        let at = self.rails.path_without_lane(&self.lanes, &cx.shared.lanes, now_ns);
+        let Some(at) = at else { return };
         if self.connection.is_initiator() {
             self.open_missing_lanes(cx, now_ns);
-        } else if !self.lanes_requested && !self.rendezvous.is_in_datagrams() {
-            self.rails.rest(path as u8, now_ns);
-            self.lanes_requested = true;
+        } else if !self.rendezvous.is_in_datagrams() && self.lanes.note_request() {
+            self.rails.rest(at, now_ns);
             self.send_control(cx, ControlFrame::lanes_wanted());
         }
-    }
-
-    /// Opens a lane. Returns `false` if there is no space for one.
-    fn open_lane(&mut self, cx: &mut Cx<'_>, path: u8, now_ns: u64) -> bool {
-        let number = self.next_lane;
-        // Numbers are unique under the same keys.
-        let (Some(keys), Some(next)) = (self.keys.as_ref(), number.checked_add(1)) else {
-            return false;
-        };
-        let keys = keys.lane(number, true);
-        let rate = self.rails.rate_before(path);
-        let bulk = BulkLane { rate, ..BulkLane::new(cx.slot, path, number, keys, now_ns) };
-        let Some(lane) = cx.shared.lanes.insert(bulk) else {
-            // At the limit the lane that was idle for longest is closed, unless the session has a
-            // lane already, which is sufficient.
-            if self.lanes.is_empty() {
-                self.request_lanes_later(cx, Wait::Room);
-                cx.close_oldest_idle_lane(now_ns);
-            }
-            return false;
-        };
-        self.next_lane = next;
-        debug_assert!(usize::from(path) < self.rails.paths.len(), "a lane is on a path");
-        self.lanes.push(lane);
-        cx.act(Action::OpenLane { session: cx.slot, lane });
-        true
-    }
-
-    /// Defers its lanes until [`Core::close_idle_lanes`] retries.
-    pub(super) fn request_lanes_later(&mut self, cx: &mut Cx<'_>, wait: Wait) {
-        self.lanes_requested = true;
-        self.wait_for_lane(cx.slot, &mut cx.shared.lanes, wait);
     }
 
     /// Handles LANES WANTED: the peer has data to move and waits for lanes.
@@ -149,44 +122,14 @@ impl Session {
         if !self.connection.is_initiator() || self.bulk_in_datagrams {
             return;
         }
-        // Lanes that are lost there may still look healthy here.
-        (self.lanes_wanted, self.wanted_before_lane) = (true, self.next_lane);
-        if self.lanes.is_empty() {
+        self.lanes.handle_wanted();
+        if self.lanes.ids().is_empty() {
             self.request_lanes(cx, now_ns);
         } else {
             self.open_missing_lanes(cx, now_ns);
         }
     }
 
-    /// Returns the number of a connection that is to replace the control lane, and that of its
-    /// path.
-    pub(crate) fn number_of_move(&mut self, at: u8) -> Option<(u32, u16)> {
-        let path = self.rails.paths.get(usize::from(at))?.number;
-        let number = self.next_lane;
-        self.next_lane = number.checked_add(1)?;
-        Some((number, path))
-    }
-
-    /// Returns the position of a path that carries bulk data and has fewer lanes than it should, if
-    /// any.
-    fn path_without_lane(&self, cx: &Cx<'_>, now_ns: u64) -> Option<usize> {
-        let wanted = cx.shared.config.bulk_lanes.max(1) as usize;
-        self.rails.path_without_lane(&self.lanes, &cx.shared.lanes, wanted, now_ns)
-    }
-}
-
-impl Cx<'_> {
-    /// RR-LANE-2
-    fn close_oldest_idle_lane(&mut self, now_ns: u64) {
-        if let Some(lane) =
-            self.shared.lanes.oldest_idle(now_ns, self.shared.config.retry.timeout_ns)
-        {
-            self.act(Action::CloseLane { lane, is_failure: false });
-        }
-    }
-}
-
-impl Session {
     /// Returns its keys, if a connection may join it. The side that opened the session opens bulk
     /// lanes; the other one only queries its existence.
     fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
@@ -206,10 +149,8 @@ impl Session {
         cx: &Cx<'_>,
         hello: &Hello,
     ) -> Result<(u32, u8), HelloStatus> {
-        // A delayed one is refused after a later one has arrived.
         let number = hello.lane.get();
-        let is_late = self.last_move.is_some_and(|last| number <= last);
-        if !self.joins.use_up(number) || is_late {
+        if !self.lanes.use_up_to_move(number) {
             return Err(HelloStatus::StaleEpoch);
         }
         if self.connection.is_initiator() {
@@ -218,7 +159,7 @@ impl Session {
         // A session without datagrams ends with its connection.
         let at = self.rails.position(hello.path.get()).filter(|_| self.segments.has_datagrams());
         let at = at.ok_or(HelloStatus::Malformed)?;
-        self.last_move = Some(number);
+        self.lanes.note_move(number);
         Ok((cx.slot, at as u8))
     }
 
@@ -238,59 +179,13 @@ impl Session {
             return Err(HelloStatus::Malformed);
         }
         // Used up also if there is no space now, so that it cannot be replayed later.
-        if !self.joins.use_up(number) {
+        if !self.lanes.use_up(number) {
             return Err(HelloStatus::StaleEpoch);
         }
-        let path = self.path_to_join(cx, hello.path.get()).ok_or(HelloStatus::Malformed)?;
-        // Twice the usual number leaves space for lanes that replace failing ones.
-        let lanes_max = 2 * cx.shared.config.bulk_lanes.max(8) as usize * self.rails.paths.len();
-        if self.lanes.len() >= lanes_max {
-            return Err(HelloStatus::Busy);
-        }
+        let at = self.rails.path_to_join(cx, hello.path.get()).ok_or(HelloStatus::Malformed)?;
         let keys = debug_assert_some!(self.keys.as_ref(), "what joins has used its keys");
-        let keys = keys.ok_or(HelloStatus::UnknownSession)?.lane(number, false);
-        let rate = self.rails.rate_before(path as u8);
-        let bulk = BulkLane { rate, ..BulkLane::new(cx.slot, path as u8, number, keys, now_ns) };
-        let Some(lane) = cx.shared.lanes.insert(bulk) else {
-            // An existing lane of the session is sufficient; it may look idle here while the peer's
-            // grants for it are in transit.
-            if self.lanes.is_empty() {
-                cx.close_oldest_idle_lane(now_ns);
-            }
-            return Err(HelloStatus::Busy);
-        };
-        self.lanes.push(lane);
-        Ok(lane)
-    }
-
-    /// Handles a lane that the peer has no space for; it is retried a little later.
-    pub(crate) fn handle_lane_refused(&mut self, mut cx: Cx<'_>, lane: Id, now_ns: u64) {
-        let bulk = cx.shared.lanes.remove_refused(lane);
-        let Some(bulk) = debug_assert_some!(bulk, "the refused lane exists") else { return };
-        debug_assert!(!bulk.is_ready, "an accepted lane is not refused");
-        debug_assert!(bulk.incoming.is_empty(), "this side grants on lanes that are ready");
-        self.lanes.retain(|&other| other != lane);
-        if self.lanes.is_empty() {
-            return self.request_lanes_later(&mut cx, Wait::Room);
-        }
-        let has_lane = self.has_bulk_lane(&cx.shared.lanes);
-        self.rails.rest(bulk.path, now_ns);
-        if !has_lane {
-            self.request_lanes_later(&mut cx, Wait::Time);
-        }
-    }
-
-    /// Marks a lane that both sides agree on as ready for chunks.
-    pub(crate) fn handle_lane_ready(&mut self, mut cx: Cx<'_>, lane: Id, now_ns: u64) {
-        let bulk = cx.shared.lanes.get_mut(lane);
-        let Some(bulk) = debug_assert_some!(bulk, "a lane that is ready exists") else { return };
-        (bulk.is_ready, bulk.used_ns) = (true, now_ns);
-        let number = bulk.number;
-        self.lanes_requested = false;
-        // The peer has one that it accepted after its request: it will detect the end of that.
-        self.lanes_wanted &= number < self.wanted_before_lane;
-        cx.add_work(Work::Grant);
-        cx.shared.lanes.mark_runnable(lane);
+        let keys = keys.ok_or(HelloStatus::UnknownSession)?;
+        self.lanes.join(cx, keys, &self.rails, (at, number), now_ns)
     }
 
     /// Handles a lane that is lost (or being closed): its ranges are granted again, except for the
@@ -304,65 +199,37 @@ impl Session {
         cause: &str,
         now_ns: u64,
     ) -> Option<PeerFailure> {
-        let bulk = debug_assert_some!(cx.shared.lanes.remove_lost(lane), "a lane ends once")?;
-        self.lanes.retain(|&other| other != lane);
-        self.lanes_requested = false;
+        let bulk = self.lanes.remove(cx, lane)?;
         if !self.is_connected() {
             return None;
         }
-        let in_kernel = usize::from(bulk.is_receiving && !planted!(ForgetReap));
-        self.rails.note_regrants(bulk.path, bulk.incoming.len());
-        for incoming in bulk.incoming.into_iter().skip(in_kernel) {
-            let is_wanted =
-                cx.shared.operations.get(incoming.operation).is_some_and(Operation::pulls);
-            if !is_wanted || planted!(DropRegrant) {
-                continue;
+        let (number, at, was_ready) = (bulk.number(), bulk.path(), bulk.is_ready());
+        let (count, granted) = bulk.into_granted();
+        self.rails.note_regrants(at, count);
+        for GrantedRange { operation, offset, length, .. } in granted {
+            let is_wanted = cx.shared.operations.get(operation).is_some_and(Operation::pulls);
+            if is_wanted && !planted!(DropRegrant) {
+                self.rendezvous.push_missing(operation, offset, length.into());
             }
-            let Incoming { operation, offset, length, .. } = incoming;
-            self.rendezvous.push_missing(operation, offset, length.into());
         }
         if is_failure {
-            self.rails.note_gone(bulk.number, bulk.path);
-            self.rails.rest(bulk.path, now_ns);
-            cx.shared.counters.lane_failures += 1;
-            let config = &cx.shared.config;
-            let limit_ns = config.retry.timeout_ns.max(config.outage_ns);
-            // The maximum time between two attempts that the network drops.
-            let gap_ns = limit_ns.saturating_add(2 * config.retry.timeout_ns);
-            let (failures, lasted_ns) = self.lane_failures.note(now_ns, gap_ns);
-            let are_many = failures > LANE_FAILURES_MAX;
-            if are_many && lasted_ns >= limit_ns {
-                let text = format!(
-                    "its bulk lanes failed repeatedly for {} ms, the last one: \
-                     {cause}",
-                    lasted_ns / 1_000_000
-                );
-                return Some(PeerFailure::Lost(text.into()));
-            }
-            if (!bulk.is_ready || are_many) && self.lanes.is_empty() {
-                // The cause needs time to pass.
-                self.request_lanes_later(cx, Wait::Time);
-                return None;
+            let lost = (number, at, was_ready);
+            match self.lanes.handle_failure(cx, &mut self.rails, lost, cause, now_ns) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(failure) => return Some(failure),
             }
         }
         cx.add_work(Work::Grant);
         None
-    }
-
-    /// Aborts the lane that the peer refuses to serve.
-    fn handle_lane_aborted(&self, cx: &mut Cx<'_>, number: u32) {
-        match cx.shared.lanes.named(&self.lanes, number) {
-            Some(lane) => cx.act(Action::CloseLane { lane, is_failure: true }),
-            None => cx.shared.counters.stale_frames += 1,
-        }
     }
 }
 
 impl Core {
     /// Returns the keys of the session that a connection wants to join, if it exists.
     pub(crate) fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
-        let slot = self.shared.peers.session_of(hello.source.get())?;
-        self.sessions.at(slot as usize)?.keys_to_join(hello)
+        let (_, session) = self.shared.peers.find(&self.sessions, hello.source.get())?;
+        session.keys_to_join(hello)
     }
 
     /// Returns the session that a connection wants to join, if the connection uses its keys, and
@@ -371,9 +238,8 @@ impl Core {
         &mut self,
         hello: &Hello,
     ) -> Result<(&mut Session, Cx<'_>), HelloStatus> {
-        let slot = self.shared.peers.session_of(hello.source.get());
-        let (session, cx) =
-            slot.and_then(|slot| self.enter(slot)).ok_or(HelloStatus::UnknownSession)?;
+        let entered = self.enter_engine(hello.source.get());
+        let (session, cx) = entered.ok_or(HelloStatus::UnknownSession)?;
         let keys = session.keys_to_join(hello).ok_or(HelloStatus::UnknownSession)?;
         if !is_of_session(keys, hello) {
             return Err(HelloStatus::WrongSecret);
@@ -388,7 +254,7 @@ impl Core {
         lane: Id,
         call: impl FnOnce(&mut Session, Cx<'_>) -> R,
     ) -> Option<R> {
-        let slot = self.shared.lanes.get(lane)?.session;
+        let slot = self.shared.lanes.get(lane)?.session();
         let called = self.with(slot, call);
         debug_assert_some!(called, "the session of a lane is in the table")
     }
@@ -396,7 +262,7 @@ impl Core {
     /// Returns a lane and its session. `None`: it is gone.
     pub(crate) fn lane(&self, lane: Id) -> Option<(&Session, &BulkLane)> {
         let bulk = self.shared.lanes.get(lane)?;
-        let session = self.sessions.at(bulk.session as usize);
+        let session = self.sessions.at(bulk.session() as usize);
         debug_assert_some!(session, "the session of a lane is in the table").zip(Some(bulk))
     }
 
@@ -429,7 +295,7 @@ impl Core {
     ) {
         self.fail_pull(slot, Id::from_u64(refused.operation.get()), effects);
         if let Some(number) = refused.lane_to_abort() {
-            self.with(slot, |it, mut cx| it.handle_lane_aborted(&mut cx, number));
+            self.with(slot, |it, mut cx| it.lanes.abort(&mut cx, number));
         }
     }
 
@@ -448,11 +314,10 @@ impl Core {
         for slot in self.shared.lanes.take_starved() {
             let entered = debug_assert_some!(self.enter(slot), "a session that waits exists");
             let Some((session, mut cx)) = entered else { continue };
-            let wait = debug_assert_some!(session.lane_wait.take(), "it waits");
-            if let Some(wait) = wait.filter(|&it| !is_served(it, session.lane_failures.count())) {
-                session.wait_for_lane(slot, &mut cx.shared.lanes, wait);
-            } else if session.is_connected() && !session.has_bulk_lane(&cx.shared.lanes) {
-                session.lanes_requested = false;
+            let has_ended = session.lanes.end_wait(&mut cx, &is_served);
+            let has_lane = session.lanes.carry_bulk(&cx.shared.lanes, &session.rails);
+            if has_ended && session.is_connected() && !has_lane {
+                session.lanes.end_request();
                 // The data may have been transferred or cancelled.
                 if session.needs_lane() {
                     session.request_lanes(&mut cx, now_ns);
@@ -465,19 +330,14 @@ impl Core {
     /// none: the attempt failed, and the peer may not know that path. A lane that has carried
     /// nothing yet is no reason for another one, which would be one for the next.
     fn session_short_of_lanes(&self, now_ns: u64) -> Option<u32> {
-        let wanted = self.shared.config.bulk_lanes.max(1) as usize;
         self.shared.lanes.iter().find_map(|(_, bulk)| {
-            let session = self.sessions.at(bulk.session as usize)?;
-            let has_carried = bulk.is_ready && !bulk.is_fresh;
-            let is_in_use = has_carried && now_ns.saturating_sub(bulk.used_ns) < IN_USE_NS;
-            let is_short = is_in_use
-                && session.rails.are_many()
+            let session = self.sessions.at(bulk.session() as usize)?;
+            let (rails, own) = (&session.rails, &session.lanes);
+            let is_short = bulk.is_in_use(now_ns, IN_USE_NS)
+                && rails.are_many()
                 && session.connection.is_initiator()
-                && session
-                    .rails
-                    .path_without_lane(&session.lanes, &self.shared.lanes, wanted, now_ns)
-                    .is_some();
-            is_short.then_some(bulk.session)
+                && rails.path_without_lane(own, &self.shared.lanes, now_ns).is_some();
+            is_short.then_some(bulk.session())
         })
     }
 
@@ -493,40 +353,20 @@ impl Core {
         let is_own_turn = self.shared.lanes.is_own_turn(seed);
         self.serve_some(now_ns, |wait, _| wait == Wait::Time || is_own_turn);
         for (lane, bulk) in self.shared.lanes.iter() {
-            let session = self.sessions.at_mut(bulk.session as usize);
+            let session = self.sessions.at_mut(bulk.session() as usize);
             let session = debug_assert_some!(session, "the session of a lane is in the table");
             let Some(session) = session else { continue };
             let is_ours = session.connection.is_initiator() && session.rendezvous.is_empty();
-            let idle_ns = now_ns.saturating_sub(bulk.used_ns);
+            let idle_ns = now_ns.saturating_sub(bulk.used_ns());
             let is_old =
                 idle_ns > self.shared.config.bulk_idle_ns || rare!("a bulk lane that is old", 4);
             if is_ours && is_old && bulk.is_spare(now_ns, self.shared.config.retry.timeout_ns) {
                 // A peer that has this one sees its end, and requests another if it still wants
                 // one; not so if it had lost this one when it sent the request.
-                session.lanes_wanted &= bulk.number < session.wanted_before_lane;
+                session.lanes.end_older_request(bulk.number());
                 self.shared.actions.push_back(Action::CloseLane { lane, is_failure: false });
             }
         }
-    }
-}
-
-impl Session {
-    /// Notes that a lane has carried its first chunk: the grants have arrived for which the
-    /// session's lanes were opened, and unused lanes are spare.
-    pub(super) fn note_lanes_in_use(&self, cx: &mut Cx<'_>) {
-        for &lane in &self.lanes {
-            let bulk = cx.shared.lanes.get_mut(lane);
-            if let Some(bulk) = debug_assert_some!(bulk, "the lanes of a session exist") {
-                bulk.is_fresh = false;
-            }
-        }
-    }
-
-    /// Returns whether it has a lane, or waits for one, on a path that carries bulk data.
-    fn has_bulk_lane(&self, lanes: &BulkLanes) -> bool {
-        self.lanes.iter().any(|&lane| {
-            lanes.get(lane).is_some_and(|bulk| self.rails.carries_bulk(usize::from(bulk.path)))
-        })
     }
 }
 

@@ -2,18 +2,20 @@
 
 use std::collections::VecDeque;
 
+#[cfg(any(test, feature = "sim"))]
 use super::super::session::Session;
 use super::super::table::{Id, Table};
-use super::Wait;
 use super::lane::BulkLane;
 
 /// The bulk lanes of an engine.
 #[derive(Debug)]
 pub(crate) struct BulkLanes {
     table: Table<BulkLane>,
+    /// Lanes of a session on each path.
+    per_path: usize,
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
-    /// Sessions that need a lane and retry later: those with a [`Session::lane_wait`], each once.
+    /// Sessions that need a lane and retry later: each once.
     starved: Vec<u32>,
     /// A lane was closed since their last attempt.
     has_room: bool,
@@ -22,15 +24,22 @@ pub(crate) struct BulkLanes {
 }
 
 impl BulkLanes {
-    /// Creates an empty table of at most `limit` lanes.
-    pub(in crate::proto) fn new(limit: usize) -> Self {
+    /// Creates an empty table of at most `limit` lanes, where a session has `per_path` on a path.
+    pub(in crate::proto) fn new(limit: usize, per_path: usize) -> Self {
+        debug_assert!(per_path > 0, "bulk data needs a lane");
         Self {
             table: Table::new(limit),
+            per_path,
             runnable: VecDeque::new(),
             starved: Vec::new(),
             has_room: false,
             rounds: 0,
         }
+    }
+
+    /// Returns how many lanes a session has on each path.
+    pub(in crate::proto) fn per_path(&self) -> usize {
+        self.per_path
     }
 
     /// Returns the number of lanes.
@@ -56,7 +65,7 @@ impl BulkLanes {
 
     /// Returns the lane with this number among some lanes.
     pub(in crate::proto) fn named(&self, lanes: &[Id], number: u32) -> Option<Id> {
-        let is_it = |&lane: &Id| self.get(lane).is_some_and(|lane| lane.number == number);
+        let is_it = |&lane: &Id| self.get(lane).is_some_and(|lane| lane.number() == number);
         lanes.iter().copied().find(is_it)
     }
 
@@ -64,9 +73,8 @@ impl BulkLanes {
     #[inline]
     pub(in crate::proto) fn mark_runnable(&mut self, lane: Id) {
         if let Some(bulk) = self.table.get_mut(lane)
-            && !bulk.is_runnable
+            && bulk.mark_runnable()
         {
-            bulk.is_runnable = true;
             self.runnable.push_back(lane);
         }
     }
@@ -82,12 +90,19 @@ impl BulkLanes {
     pub(in crate::proto) fn poll_runnable(&mut self) -> Option<Id> {
         while let Some(lane) = self.runnable.pop_front() {
             if let Some(bulk) = self.table.get_mut(lane) {
-                debug_assert!(bulk.is_runnable, "a lane is in the list once");
-                bulk.is_runnable = false;
+                bulk.take_runnable();
                 return Some(lane);
             }
         }
         None
+    }
+
+    /// Notes the longest segment of the connection of a lane that is to be opened; `None`: as NICs
+    /// take it.
+    pub(crate) fn limit_segments(&mut self, lane: Id, limit: Option<u16>) {
+        if let Some(bulk) = debug_assert_some!(self.table.get_mut(lane), "a lane is opened once") {
+            bulk.limit_segments(limit);
+        }
     }
 
     /// Returns whether sessions wait for a lane, and one was closed since their last attempt.
@@ -98,7 +113,7 @@ impl BulkLanes {
 
     /// Adds a lane. `None`: at the limit.
     pub(super) fn insert(&mut self, lane: BulkLane) -> Option<Id> {
-        debug_assert!(lane.is_idle() && !lane.is_runnable, "nothing is granted on a new lane");
+        debug_assert!(lane.is_idle(), "nothing is granted on a new lane");
         self.table.insert(lane).ok()
     }
 
@@ -139,7 +154,7 @@ impl BulkLanes {
     }
 
     /// Adds a session that begins to wait for a lane.
-    fn add_starved(&mut self, slot: u32) {
+    pub(super) fn add_starved(&mut self, slot: u32) {
         self.starved.push(slot);
     }
 
@@ -154,23 +169,24 @@ impl BulkLanes {
         for (id, lane) in self.iter() {
             lane.check();
             let times = self.runnable.iter().filter(|&&other| other == id).count();
-            assert_eq!(times, usize::from(lane.is_runnable), "{id:?} is listed if marked");
-            let session = sessions.at(lane.session as usize).expect("a lane has a session");
-            let is_its = session.lanes.contains(&id);
+            assert_eq!(times, usize::from(lane.is_runnable()), "{id:?} is listed if marked");
+            let session = sessions.at(lane.session() as usize).expect("a lane has a session");
+            let is_its = session.lanes.ids().contains(&id);
             assert!(is_its || !session.is_connected(), "{id:?} is among the lanes of its session");
         }
         for (slot, session) in sessions.iter() {
-            for (at, &lane) in session.lanes.iter().enumerate() {
+            let own = session.lanes.ids();
+            for (at, &lane) in own.iter().enumerate() {
                 let bulk = self.get(lane).expect("the lanes of a session exist");
-                assert_eq!(bulk.session as usize, slot.index(), "{lane:?} is of one session");
-                assert!(!session.lanes[..at].contains(&lane), "{lane:?} is there once");
-                let path = session.rails.paths.get(usize::from(bulk.path));
+                assert_eq!(bulk.session() as usize, slot.index(), "{lane:?} is of one session");
+                assert!(!own[..at].contains(&lane), "{lane:?} is there once");
+                let path = session.rails.paths.get(usize::from(bulk.path()));
                 assert!(path.is_some(), "{lane:?} is on a path of its session");
             }
         }
         let mut starved = self.starved.clone();
         starved.sort_unstable();
-        let waiting = sessions.iter().filter(|(_, session)| session.lane_wait.is_some());
+        let waiting = sessions.iter().filter(|(_, session)| session.lanes.is_waiting());
         let waiting: Vec<u32> = waiting.map(|(slot, _)| slot.index() as u32).collect();
         assert_eq!(starved, waiting, "a session that waits for a lane is listed once");
     }
@@ -178,15 +194,6 @@ impl BulkLanes {
     /// Returns the spare lane that was idle for longest.
     pub(super) fn oldest_idle(&self, now_ns: u64, patience_ns: u64) -> Option<Id> {
         let idle = self.table.iter().filter(|(_, bulk)| bulk.is_spare(now_ns, patience_ns));
-        idle.min_by_key(|(_, bulk)| bulk.used_ns).map(|(lane, _)| lane)
-    }
-}
-
-impl Session {
-    /// Waits for a lane, for this cause alone, until [`BulkLanes::take_starved`].
-    pub(super) fn wait_for_lane(&mut self, slot: u32, lanes: &mut BulkLanes, wait: Wait) {
-        if self.lane_wait.replace(wait).is_none() {
-            lanes.add_starved(slot);
-        }
+        idle.min_by_key(|(_, bulk)| bulk.used_ns()).map(|(lane, _)| lane)
     }
 }

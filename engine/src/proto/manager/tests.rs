@@ -194,7 +194,7 @@ fn foreign_ids_and_invalid_messages_are_dropped() {
     deliver(&mut two.listens, (LISTENS, unknown_peer), &confirms, 0);
     let answer = two.listens.poll_output();
     assert!(matches!(answer, Some(Output::Send { ends: (LISTENS, to), .. }) if to == unknown_peer));
-    assert_eq!(two.listens.links.get(accepted).unwrap().state, State::Accepted(SECOND));
+    assert_eq!(two.listens.links.get(accepted).unwrap().state, LinkState::Accepted(SECOND));
     // Every byte of a message, corrupted, and every length of it.
     let good = message(header(KIND_ASK, 5, 0), b"some data");
     for at in 0..good.len() {

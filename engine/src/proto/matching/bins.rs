@@ -11,7 +11,7 @@ const FIRST_CAPACITY: usize = 16;
 
 /// Common fields of the nodes of a bin. Wildcards of a shape are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct BinKey {
     pub(super) context: u64,
     pub(super) tag: u64,
     pub(super) source: u32,
@@ -52,12 +52,12 @@ impl BinLink {
 }
 
 /// A node of one bin.
-pub(super) trait Linked {
+pub(super) trait BinNode {
     fn link(&self) -> &BinLink;
     fn link_mut(&mut self) -> &mut BinLink;
 }
 
-impl Linked for BinLink {
+impl BinNode for BinLink {
     #[inline]
     fn link(&self) -> &BinLink {
         self
@@ -72,14 +72,14 @@ impl Linked for BinLink {
 /// A key and its list; no bin when `head` is `NIL`. Two per cache line, with 32 bytes each.
 #[derive(Clone, Copy, Debug)]
 struct Bin {
-    key: Key,
+    key: BinKey,
     hash: u32,
     head: u32,
     tail: u32,
 }
 
 const EMPTY: Bin =
-    Bin { key: Key { context: 0, tag: 0, source: 0 }, hash: 0, head: NIL, tail: NIL };
+    Bin { key: BinKey { context: 0, tag: 0, source: 0 }, hash: 0, head: NIL, tail: NIL };
 
 /// The bins of one shape. Nodes are owned by the caller, who passes the same slice every time.
 #[derive(Debug, Default)]
@@ -98,7 +98,7 @@ impl Bins {
 
     /// Returns the table index of the bin for `key`. Valid until the next change.
     #[inline]
-    pub(super) fn find(&self, key: &Key, hash: u32) -> Option<usize> {
+    pub(super) fn find(&self, key: &BinKey, hash: u32) -> Option<usize> {
         let mask = self.table.len().wrapping_sub(1);
         let mut at = hash as usize & mask;
         loop {
@@ -116,14 +116,14 @@ impl Bins {
 
     /// Returns whether the bin for `key` is at that table index.
     #[inline]
-    pub(super) fn is_at(&self, at: usize, key: &Key) -> bool {
+    pub(super) fn is_at(&self, at: usize, key: &BinKey) -> bool {
         self.table.get(at).is_some_and(|bin| bin.head != NIL && bin.key == *key)
     }
 
     /// Returns the newest node of the bin for `key`, if that is at that table index, for another
     /// one to be appended to it.
     #[inline]
-    pub(super) fn tail_if(&mut self, at: usize, key: &Key) -> Option<&mut u32> {
+    pub(super) fn tail_if(&mut self, at: usize, key: &BinKey) -> Option<&mut u32> {
         let bin = self.table.get_mut(at)?;
         (bin.head != NIL && bin.key == *key).then_some(&mut bin.tail)
     }
@@ -136,10 +136,10 @@ impl Bins {
 
     /// Appends `node` to all others of `key`. Returns the table index of their bin.
     #[inline]
-    pub(super) fn push_back<N: Linked>(
+    pub(super) fn push_back<N: BinNode>(
         &mut self,
         nodes: &mut [N],
-        key: &Key,
+        key: &BinKey,
         hash: u32,
         node: u32,
     ) -> usize {
@@ -172,7 +172,7 @@ impl Bins {
 
     /// Removes and returns the oldest node of a bin that [`find`](Self::find) found.
     #[inline]
-    pub(super) fn pop_front<N: Linked>(&mut self, nodes: &mut [N], at: usize) -> u32 {
+    pub(super) fn pop_front<N: BinNode>(&mut self, nodes: &mut [N], at: usize) -> u32 {
         let head = self.head(at);
         let next = nodes[head as usize].link().next;
         self.remove_head(nodes, at, next);
@@ -181,7 +181,7 @@ impl Bins {
 
     /// Removes the oldest node of a bin, whose next one is `next`.
     #[inline(always)]
-    pub(super) fn remove_head<N: Linked>(&mut self, nodes: &mut [N], at: usize, next: u32) {
+    pub(super) fn remove_head<N: BinNode>(&mut self, nodes: &mut [N], at: usize, next: u32) {
         let head = nodes[self.head(at) as usize].link();
         debug_assert_eq!((head.prev, head.next), (NIL, next), "the oldest node is the first one");
         if next == NIL {
@@ -194,7 +194,7 @@ impl Bins {
 
     /// Removes `node`, which is in some bin, from it.
     #[inline]
-    pub(super) fn unlink<N: Linked>(&mut self, nodes: &mut [N], node: u32) {
+    pub(super) fn unlink<N: BinNode>(&mut self, nodes: &mut [N], node: u32) {
         let BinLink { prev, next, hash } = *nodes[node as usize].link();
         if prev != NIL && next != NIL {
             debug_assert_eq!(nodes[prev as usize].link().next, node, "links agree");

@@ -9,7 +9,7 @@
 //! SipHash-1-3, as in the standard library, costs several times as much per message
 //! (`cargo bench -p ringrail --features bench --bench matching -- hash` compares them).
 
-use super::bins::Key;
+use super::bins::BinKey;
 
 /// Secret words derived from the seed of one matcher.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl Hasher {
 
     /// Returns the hash of a bin key.
     #[inline]
-    pub(super) fn hash(&self, key: &Key) -> u32 {
+    pub(super) fn hash(&self, key: &BinKey) -> u32 {
         self.hash_words(key.context, key.tag, key.source)
     }
 

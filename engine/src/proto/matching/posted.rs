@@ -3,26 +3,26 @@
 use super::bins::Bins;
 use super::slab::NIL;
 use super::slots::{OperationSlots, SlotState};
-use super::{Hasher, MAX_SHAPES, MatchEnvelope, Shape};
+use super::{Hasher, MAX_SHAPES, MatchEnvelope, SelectorShape};
 
-/// The class with the shape [`Shape::CONTEXT`]. Its bins also hold the receives whose shape found
-/// no class of its own, so their heads have to be compared.
+/// The class with the shape [`SelectorShape::CONTEXT`]. Its bins also hold the receives whose shape
+/// found no class of its own, so their heads have to be compared.
 const MIXED: usize = 0;
 
 /// The receives of one shape.
 #[derive(Debug)]
-struct Class {
-    shape: Shape,
+struct ShapeClass {
+    shape: SelectorShape,
     bins: Bins,
 }
 
 /// Posted receives of one endpoint in posting order. Their slots belong to the engine, and are
 /// passed to each call.
 #[derive(Default)]
-pub(super) struct Posted {
+pub(super) struct PostedReceives {
     /// Number of receives.
     len: usize,
-    classes: Vec<Class>,
+    classes: Vec<ShapeClass>,
     /// Bit i: class i holds receives. An arrival skips the others.
     in_use: u32,
     next_sequence: u64,
@@ -52,13 +52,13 @@ impl Latest {
 }
 
 /// Without the positions of slots, which depend on earlier look-ups.
-impl std::fmt::Debug for Posted {
+impl std::fmt::Debug for PostedReceives {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Posted").field("len", &self.len).finish_non_exhaustive()
+        out.debug_struct("PostedReceives").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
-impl Posted {
+impl PostedReceives {
     #[cfg(any(test, feature = "bench"))]
     pub(super) fn len(&self) -> usize {
         self.len
@@ -86,10 +86,10 @@ impl Posted {
             self.lone = Some(index);
             return;
         }
-        let wanted = Shape::of(&selector);
+        let wanted = SelectorShape::of(&selector);
         let (class, at) = self.latest.place();
         if self.lone.is_none()
-            && let Some(Class { shape, bins }) = self.classes.get_mut(class)
+            && let Some(ShapeClass { shape, bins }) = self.classes.get_mut(class)
             && *shape == wanted
             && let Some(tail) = bins.tail_if(at, &wanted.key_of_selector(&selector))
         {
@@ -116,9 +116,9 @@ impl Posted {
     fn put_into_bin(&mut self, slots: &mut OperationSlots, hasher: &Hasher, index: u32) {
         debug_assert!(slots.at(index).is_posted(), "only posted receives are in bins");
         let selector = slots.at(index).selector();
-        let class = self.class_for(Shape::of(&selector));
+        let class = self.class_for(SelectorShape::of(&selector));
         slots.entries[index as usize].class = class as u8;
-        let Class { shape, bins } = &mut self.classes[class];
+        let ShapeClass { shape, bins } = &mut self.classes[class];
         let key = shape.key_of_selector(&selector);
         let at = bins.push_back(&mut slots.entries, &key, hasher.hash(&key), index);
         self.latest = Latest::new(class, at);
@@ -128,7 +128,7 @@ impl Posted {
     /// Returns the class for receives of `shape`: its own, a new one, one that has become empty, or
     /// the mixed one.
     #[inline]
-    fn class_for(&mut self, shape: Shape) -> usize {
+    fn class_for(&mut self, shape: SelectorShape) -> usize {
         match self.classes.iter().position(|class| class.shape == shape) {
             Some(class) => class,
             None => self.assign_class(shape),
@@ -136,15 +136,15 @@ impl Posted {
     }
 
     #[cold]
-    fn assign_class(&mut self, shape: Shape) -> usize {
+    fn assign_class(&mut self, shape: SelectorShape) -> usize {
         if self.classes.is_empty() {
             self.classes.reserve_exact(MAX_SHAPES);
-            self.classes.push(Class { shape: Shape::CONTEXT, bins: Bins::default() });
+            self.classes.push(ShapeClass { shape: SelectorShape::CONTEXT, bins: Bins::default() });
             // `shape` may be that one.
             return self.class_for(shape);
         }
         if self.classes.len() < MAX_SHAPES {
-            self.classes.push(Class { shape, bins: Bins::default() });
+            self.classes.push(ShapeClass { shape, bins: Bins::default() });
             return self.classes.len() - 1;
         }
         let idle = (MIXED + 1..MAX_SHAPES).find(|&class| self.in_use & 1 << class == 0);
@@ -181,7 +181,7 @@ impl Posted {
         // Usually one shape is in use, and no other receive can be older.
         let (class, latest) = self.latest.place();
         if self.in_use == 1 << class && class != MIXED && shortcut!("receives of one class") {
-            let Class { shape, bins } = &mut self.classes[class];
+            let ShapeClass { shape, bins } = &mut self.classes[class];
             let key = shape.key_of_envelope(e);
             let at = match bins.is_at(latest, &key) {
                 true => latest,
@@ -196,7 +196,7 @@ impl Posted {
         while to_try != 0 {
             let class = to_try.trailing_zeros() as usize;
             to_try &= to_try - 1;
-            let Class { shape, bins } = &self.classes[class];
+            let ShapeClass { shape, bins } = &self.classes[class];
             let key = shape.key_of_envelope(e);
             if let Some(at) = bins.find(&key, hasher.hash(&key)) {
                 let sequence = slots.at(bins.head(at)).sequence;
@@ -247,7 +247,7 @@ impl Posted {
         hasher: &Hasher,
         e: &MatchEnvelope,
     ) -> Option<u32> {
-        let Class { shape, bins } = &self.classes[MIXED];
+        let ShapeClass { shape, bins } = &self.classes[MIXED];
         let key = shape.key_of_envelope(e);
         let mut index = bins.head(bins.find(&key, hasher.hash(&key))?);
         while index != NIL {
@@ -290,7 +290,7 @@ impl Posted {
 }
 
 #[cfg(test)]
-impl Posted {
+impl PostedReceives {
     pub(super) fn longest_probe(&self) -> usize {
         self.classes.iter().map(|class| class.bins.longest_probe()).max().unwrap_or(0)
     }

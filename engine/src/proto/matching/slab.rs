@@ -13,7 +13,7 @@ pub(super) struct SlotKey {
 
 /// One slot. Vacant ones keep their last content, unread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot<T> {
+pub(super) struct SlabSlot<T> {
     /// Odd while occupied.
     generation: u32,
     next_vacant: u32,
@@ -23,7 +23,7 @@ pub(super) struct Slot<T> {
 /// Slots that are reused and never freed, so a steady load allocates nothing.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
-    pub(super) slots: Vec<Slot<T>>,
+    pub(super) slots: Vec<SlabSlot<T>>,
     vacant: u32,
     len: usize,
     /// Memory for the next ordered list; empty.
@@ -62,7 +62,7 @@ impl<T> Slab<T> {
         debug_assert_eq!(self.len, index + 1, "no slot is vacant where none is listed");
         // The endpoint bounds unexpected messages by memory, far below this.
         assert!(index < NIL as usize, "more than 2^32 - 1 messages to match");
-        self.slots.push(Slot { generation: 1, next_vacant: NIL, value });
+        self.slots.push(SlabSlot { generation: 1, next_vacant: NIL, value });
         SlotKey { index: index as u32, generation: 1 }
     }
 

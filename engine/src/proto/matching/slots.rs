@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::super::table::{Id, Key as _, reserve_for};
-use super::bins::{BinLink, Linked};
+use super::bins::{BinLink, BinNode};
 use super::slab::NIL;
 use super::{MatchEnvelope, Selector};
 
@@ -134,7 +134,7 @@ impl fmt::Debug for OperationSlot {
     }
 }
 
-impl Linked for OperationSlot {
+impl BinNode for OperationSlot {
     #[inline]
     fn link(&self) -> &BinLink {
         &self.link

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::bins::{BinLink, Bins, Key};
+use super::bins::{BinKey, BinLink, Bins};
 use super::*;
 use crate::proto::table::Id;
 
@@ -248,7 +248,7 @@ proptest! {
         hashes in vec(prop::sample::select(&[0, 1, 2, 14, 15, 31, u32::MAX][..]), 24),
         ops in vec((any::<bool>(), 0..24usize, any::<prop::sample::Index>()), 0..120),
     ) {
-        let key = |number| Key { context: 0, tag: number as u64, source: 0 };
+        let key = |number| BinKey { context: 0, tag: number as u64, source: 0 };
         let mut bins = Bins::default();
         let mut links = vec![BinLink::NONE; ops.len()];
         let mut lists: Vec<Vec<u32>> = vec![Vec::new(); hashes.len()];
@@ -324,7 +324,7 @@ fn regular_envelopes_spread_under_every_seed() {
 
 #[test]
 fn tags_that_collide_under_one_seed_spread_under_another() {
-    let key = |tag| Key { context: 0, tag, source: 0 };
+    let key = |tag| BinKey { context: 0, tag, source: 0 };
     let known = Hasher::new(1);
     // Tags that fall into the same 1/1024 of every table with the known seed.
     let flood: Vec<u64> =

@@ -6,10 +6,10 @@
 
 use super::bins::{BinLink, Bins};
 use super::slab::{NIL, Slab, SlotKey};
-use super::{Hasher, Kept, MAX_SHAPES, MatchEnvelope, Selector, Shape};
+use super::{Hasher, Kept, MAX_SHAPES, MatchEnvelope, Selector, SelectorShape};
 
-/// The view with the shape [`Shape::CONTEXT`]; selectors whose shape found no view of its own scan
-/// its bins.
+/// The view with the shape [`SelectorShape::CONTEXT`]; selectors whose shape found no view of its
+/// own scan its bins.
 const ARRIVAL_ORDER: usize = 0;
 
 /// A view that no receive has used during this many arrivals ends when the queue is next empty.
@@ -49,7 +49,7 @@ impl Node {
 
 #[derive(Debug)]
 struct View {
-    shape: Shape,
+    shape: SelectorShape,
     bins: Bins,
     /// The links of the messages in this view, by slot.
     links: Vec<BinLink>,
@@ -93,7 +93,7 @@ impl View {
 
 /// Unexpected messages in arrival order.
 #[derive(Debug, Default)]
-pub(super) struct Unexpected {
+pub(super) struct UnexpectedQueue {
     nodes: Slab<Node>,
     views: Vec<View>,
     /// Bit i: view i holds every message. The others hold none and keep only their memory.
@@ -101,7 +101,7 @@ pub(super) struct Unexpected {
     next_sequence: u64,
 }
 
-impl Unexpected {
+impl UnexpectedQueue {
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -181,7 +181,7 @@ impl Unexpected {
         if self.nodes.len() == 0 {
             return None;
         }
-        let shape = Shape::of(s);
+        let shape = SelectorShape::of(s);
         let known = self.views.iter().position(|view| view.shape == shape);
         let view = match known {
             Some(view) if self.live & 1 << view != 0 => view,
@@ -207,15 +207,20 @@ impl Unexpected {
     /// Returns a live view for receives of `shape`: its own where possible, or the arrival order.
     /// `known` is a view of this shape that is not live.
     #[cold]
-    fn bring_to_life(&mut self, hasher: &Hasher, shape: Shape, known: Option<usize>) -> usize {
+    fn bring_to_life(
+        &mut self,
+        hasher: &Hasher,
+        shape: SelectorShape,
+        known: Option<usize>,
+    ) -> usize {
         if self.views.is_empty() {
             self.views.reserve_exact(MAX_SHAPES);
-            self.add_view(Shape::CONTEXT);
+            self.add_view(SelectorShape::CONTEXT);
         }
         let idle = |live: u32| (ARRIVAL_ORDER + 1..MAX_SHAPES).find(|&i| live & 1 << i == 0);
         let view = if let Some(view) = known {
             view
-        } else if shape == Shape::CONTEXT {
+        } else if shape == SelectorShape::CONTEXT {
             ARRIVAL_ORDER
         } else if self.views.len() < MAX_SHAPES {
             self.add_view(shape)
@@ -237,7 +242,7 @@ impl Unexpected {
         view
     }
 
-    fn add_view(&mut self, shape: Shape) -> usize {
+    fn add_view(&mut self, shape: SelectorShape) -> usize {
         self.views.push(View { shape, bins: Bins::default(), links: Vec::new(), asked: 0 });
         self.views.len() - 1
     }
@@ -277,7 +282,7 @@ impl Unexpected {
 }
 
 #[cfg(test)]
-impl Unexpected {
+impl UnexpectedQueue {
     pub(super) fn longest_probe(&self) -> usize {
         self.views.iter().map(|view| view.bins.longest_probe()).max().unwrap_or(0)
     }

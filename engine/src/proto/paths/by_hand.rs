@@ -2,7 +2,7 @@
 
 use super::super::keys::SessionKeys;
 use super::super::packet::{Filled, Path, PathConfig, Payload};
-use super::super::rails::health::{Evidence, Health as RailHealth, ReferenceAck};
+use super::super::rails::health::{Evidence, RailHealth, ReferenceAck};
 use super::Paths;
 use super::path::{Health, SessionPath};
 use crate::wire::packet::Packet;

@@ -2,7 +2,7 @@
 
 use super::super::core::{Action, Core};
 use super::super::effects::RemoteName;
-use super::super::rails::health::{Health as RailHealth, Phase, Transition};
+use super::super::rails::health::{PathPhase, RailHealth, Transition};
 use super::super::rails::{LAST_RESORT_NS, rails_of};
 use super::super::table::Id;
 use super::PathTable;
@@ -71,9 +71,10 @@ impl PathTable {
             let path = debug_assert_some!(paths.get_mut(index), "the paths stay where they are");
             let Some(path) = path else { break };
             let mut evidence = path.evidence();
-            (evidence.bulk_ns, evidence.is_stalled) = core
-                .session(session)
-                .map_or((0, false), |it| it.bulk_evidence(core.lanes(), path.at, now_ns));
+            (evidence.bulk_ns, evidence.is_stalled) =
+                core.session(session).map_or((0, false), |it| {
+                    it.lanes.evidence(&it.rails, core.lanes(), path.at, now_ns)
+                });
             if path.at == streams_at {
                 evidence.bulk_ns = evidence.bulk_ns.max(streamed_ns);
             }
@@ -82,12 +83,12 @@ impl PathTable {
             let is_needed = active == 0;
             if let Some(change) = health.observe(now_ns, &evidence, reference, is_needed) {
                 if !path.is_off {
-                    active += usize::from(change.to == Phase::Active);
-                    active -= usize::from(change.from == Phase::Active);
+                    active += usize::from(change.to == PathPhase::Active);
+                    active -= usize::from(change.from == PathPhase::Active);
                 }
                 changes.push((path.at, path.number, change));
-                path.is_held |= matches!(change.to, Phase::Suspect | Phase::Down);
-                path.needs_sum |= change.to == Phase::Down;
+                path.is_held |= matches!(change.to, PathPhase::Suspect | PathPhase::Down);
+                path.needs_sum |= change.to == PathPhase::Down;
             }
             let timers = &mut self.timers;
             if health.take_probe(now_ns) {
@@ -165,7 +166,7 @@ impl PathTable {
     /// RR-RAIL-5.
     pub(crate) fn suspect_path_of(&mut self, core: &mut Core, now_ns: u64, lane: Id) {
         let Some(bulk) = core.shared.lanes.get(lane) else { return };
-        let (session, at) = (bulk.session, bulk.path);
+        let (session, at) = (bulk.session(), bulk.path());
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         let doubted = paths.all_mut().find(|path| path.at == at);
         if let Some(health) = doubted.and_then(|path| path.rail_health.as_deref_mut()) {
@@ -230,13 +231,13 @@ impl PathTable {
         let is_mute = health.is_some_and(RailHealth::has_never_answered);
         match change.to {
             _ if is_mute => {}
-            Phase::Active => {
+            PathPhase::Active => {
                 core.with(session, |it, mut cx| it.path_ready(&mut cx, at.into(), now_ns));
             }
-            Phase::Suspect | Phase::Down => {
+            PathPhase::Suspect | PathPhase::Down => {
                 core.with(session, |it, mut cx| it.path_lost(&mut cx, at.into(), now_ns));
             }
-            Phase::Probing => {}
+            PathPhase::Probing => {}
         }
         let known = core.sessions.at_mut(session as usize);
         let known = debug_assert_some!(known, "paths are of sessions in the table");

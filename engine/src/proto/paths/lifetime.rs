@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::super::core::Core;
 use super::super::packet::{Path, PathConfig};
-use super::super::rails::health::Health as RailHealth;
+use super::super::rails::health::RailHealth;
 use super::super::rails::rails_of;
 use super::path::{Health, SessionPath};
 use super::{Index, PathTable, Paths};
@@ -102,7 +102,7 @@ impl PathTable {
         }
         // A bulk lane may have announced it before.
         let at = known.rails.position(number);
-        let add = || core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number));
+        let add = || core.enter(session).and_then(|(it, cx)| it.rails.add_path(&cx, number));
         let Some(at) = at.or_else(add) else { return false };
         self.open_other_path(core, now_ns, session, number, at);
         true

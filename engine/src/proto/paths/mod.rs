@@ -40,9 +40,9 @@ pub(crate) use self::path::SessionPath;
 pub(crate) use self::timeouts::Timeout;
 use self::timers::Timers;
 pub(crate) use self::transmit::Transmit;
-use super::rails::health::{Health as RailHealth, Phase};
+use super::rails::health::{PathPhase, RailHealth};
 use super::rails::preference::Preference;
-use super::rails::trial::Trial;
+use super::rails::trial::BandwidthTrial;
 use super::table::reserve_for;
 
 /// Position of no path.
@@ -88,7 +88,7 @@ struct Choice {
     /// Preference by round trip.
     preference: Preference,
     /// Throughput comparison by long messages.
-    trial: Trial,
+    trial: BandwidthTrial,
     /// Long datagrams with segments received since the last reading, and the number of consecutive
     /// ones of any length on a path other than the primary one.
     segments_came: u32,
@@ -204,7 +204,7 @@ impl Paths {
     /// Returns whether the path at a position is suspect, does not answer, or does not exist.
     pub(crate) fn is_suspect(&self, at: u8) -> bool {
         let mut paths = self.all().filter(|path| path.at == at);
-        let is_suspect = |health: &RailHealth| health.phase() == Phase::Suspect;
+        let is_suspect = |health: &RailHealth| health.phase() == PathPhase::Suspect;
         paths.any(|path| path.rail_health.as_deref().is_some_and(is_suspect)) || self.is_down(at)
     }
 

@@ -7,7 +7,7 @@ use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::keys::LaneKeys;
 use super::super::packet::{Filled, PacketEvent, Path, Payload};
-use super::super::rails::health::{Evidence, Health as RailHealth, Phase};
+use super::super::rails::health::{Evidence, PathPhase, RailHealth};
 use super::super::segments::Asks;
 use super::timers::Timers;
 use crate::wire::packet::Packet;
@@ -108,7 +108,7 @@ pub(super) struct Outgoing<'a> {
 impl Payload for Outgoing<'_> {
     fn waiting_bytes(&self) -> usize {
         let session = self.core.session(self.session).filter(|_| self.is_open);
-        session.map_or(0, |session| session.segments.waiting_bytes(self.core.pool()))
+        session.map_or(0, |session| session.segments.waiting_bytes(self.core.shared().pool()))
     }
 
     fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
@@ -217,7 +217,7 @@ impl SessionPath {
     }
 
     /// Returns its state among several; `None`: it is the only one.
-    pub(crate) fn phase(&self) -> Option<Phase> {
+    pub(crate) fn phase(&self) -> Option<PathPhase> {
         self.rail_health.as_deref().map(RailHealth::phase)
     }
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::super::core::Core;
-use super::super::rails::PathState;
+use super::super::rails::RailPair;
 use super::super::rails::preference::{Distance, is_nearer};
 use super::super::rails::trial::Used;
 use super::super::session::Session;
@@ -85,7 +85,7 @@ impl PathTable {
         let Some((known, paths)) = known(core, &mut self.by_slot, session) else { return };
         let favourite = paths.choice.as_ref().and_then(|it| it.preference.favourite());
         let rank = |path: &SessionPath| {
-            let speed = known.rails.paths.get(usize::from(path.at)).map_or(0, PathState::speed);
+            let speed = known.rails.paths.get(usize::from(path.at)).map_or(0, RailPair::speed);
             let is_other = Some(path.number) != favourite;
             (class_of(known, path), is_other, Reverse(speed), path.at)
         };
@@ -173,7 +173,7 @@ impl PathTable {
         let used = Used { path: primary.number, delivered, segment_bytes };
         let class = class_of(known, primary);
         let claimed = |path: &SessionPath| {
-            known.rails.paths.get(usize::from(path.at)).map_or(0, PathState::speed)
+            known.rails.paths.get(usize::from(path.at)).map_or(0, RailPair::speed)
         };
         let speed = claimed(primary);
         let is_candidate = |path: &&SessionPath| {

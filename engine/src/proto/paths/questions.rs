@@ -46,7 +46,9 @@ impl PathTable {
         for path in paths.all_mut() {
             let is_streamed = is_streaming && path.at == streams_at;
             if !is_streamed
-                && !core.session(session).is_some_and(|it| it.is_path_busy(core.lanes(), path.at))
+                && !core
+                    .session(session)
+                    .is_some_and(|it| it.lanes.are_busy_on(core.lanes(), path.at))
             {
                 continue;
             }
@@ -105,13 +107,13 @@ impl PathTable {
     /// trips to the peers are updated.
     pub(crate) fn watch_busy_paths(&mut self, core: &mut Core, now_ns: u64) {
         for (_, bulk) in core.shared.lanes.iter() {
-            let Some(paths) = self.by_slot.get_mut(bulk.session as usize) else { continue };
+            let Some(paths) = self.by_slot.get_mut(bulk.session() as usize) else { continue };
             if bulk.is_idle() {
                 continue;
             }
-            if let Some(session) = core.sessions.at_mut(bulk.session as usize)
-                && let Some(known) = session.rails.paths.get_mut(usize::from(bulk.path))
-                && let Some(path) = paths.all().find(|path| path.at == bulk.path)
+            if let Some(session) = core.sessions.at_mut(bulk.session() as usize)
+                && let Some(known) = session.rails.paths.get_mut(usize::from(bulk.path()))
+                && let Some(path) = paths.all().find(|path| path.at == bulk.path())
                 && let Some(round_trip_ns) = path.packets.least_round_trip_ns()
             {
                 known.round_trip_ns = round_trip_ns;
@@ -120,9 +122,9 @@ impl PathTable {
                 continue;
             }
             let timers = &mut self.timers;
-            for path in paths.all_mut().filter(|path| path.at == bulk.path) {
+            for path in paths.all_mut().filter(|path| path.at == bulk.path()) {
                 if now_ns >= path.busy_question_ns {
-                    path.wake_at(now_ns, bulk.session, timers);
+                    path.wake_at(now_ns, bulk.session(), timers);
                 }
             }
         }

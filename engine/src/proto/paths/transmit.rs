@@ -71,7 +71,7 @@ impl PathTable {
             return false;
         }
         let primary = self.of(session).and_then(|paths| paths.primary.as_deref());
-        let waiting = known.segments.waiting_bytes(core.pool());
+        let waiting = known.segments.waiting_bytes(core.shared().pool());
         primary.is_some_and(|path| waiting > path.packets.payload_bytes_max())
     }
 

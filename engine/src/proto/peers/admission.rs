@@ -71,8 +71,8 @@ impl Session {
 impl Core {
     /// Decides on a hello for a control lane, authenticated by the secret, but possibly a replay:
     /// no state of others changes. With `Ok` the loop accepts, and later calls [`Self::admit_peer`]
-    /// or [`Self::withdraw`]; these end what [`Self::offer_to`] offered in the reply. A session
-    /// that has lost its control lane remains until then ([`Self::outlived_by`]).
+    /// or [`Self::withdraw`]; these end what `SharedState::offer_to` offered in the reply. A
+    /// session that has lost its control lane remains until then ([`Self::outlived_by`]).
     ///
     /// RR-RAIL-9.
     pub(crate) fn judge_hello(
@@ -88,14 +88,15 @@ impl Core {
             return Err(HelloStatus::Malformed);
         }
         let hello = PendingHello { engine, epoch, answered };
-        let slot = self.shared.peers.session_of(engine);
-        match slot.and_then(|slot| self.sessions.at_mut(slot as usize)) {
-            Some(session) => session.judge_hello(&hello, self.shared.engine)?,
+        match self.enter_engine(engine) {
+            Some((session, cx)) => session.judge_hello(&hello, cx.shared.engine)?,
             None => {
                 // Nothing is evicted for an unauthenticated peer.
                 let left = self.shared.config.sessions_max - self.sessions.len();
                 let reserved = self.shared.peers.reservations.len();
-                if left <= reserved && left + self.evictable().len() <= reserved {
+                if left <= reserved
+                    && left + self.shared.evictable(&self.sessions).len() <= reserved
+                {
                     return Err(HelloStatus::Busy);
                 }
                 self.shared.peers.reservations.push(hello);
@@ -109,8 +110,7 @@ impl Core {
     ///
     /// RR-RAIL-9.
     pub(crate) fn outlived_by(&self, admission: &Admission) -> Option<u32> {
-        let slot = self.shared.peers.session_of(admission.hello.engine)?;
-        let session = self.sessions.at(slot as usize)?;
+        let (slot, session) = self.shared.peers.find(&self.sessions, admission.hello.engine)?;
         (session.is_outlived() && admission.hello.epoch > session.epoch_seen).then_some(slot)
     }
 
@@ -167,8 +167,7 @@ impl Core {
         if self.shared.peers.release_reservation(hello) {
             return;
         }
-        let slot = self.shared.peers.session_of(hello.engine);
-        if let Some(session) = slot.and_then(|slot| self.sessions.at_mut(slot as usize)) {
+        if let Some((session, _)) = self.enter_engine(hello.engine) {
             session.connection.forget_peer(hello.answered);
         }
     }

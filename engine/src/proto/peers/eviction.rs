@@ -12,6 +12,7 @@ use std::collections::HashSet;
 
 use super::PeerTable;
 use crate::proto::connection::Phase;
+use crate::proto::context::SharedState;
 use crate::proto::core::{Action, Core};
 use crate::proto::session::{Sequel, Session};
 use crate::proto::table::Table;
@@ -63,6 +64,24 @@ impl PeerTable {
     }
 }
 
+impl SharedState {
+    /// Returns the sessions that could be evicted now, in order of their end.
+    pub(super) fn evictable(&self, sessions: &Table<Session>) -> Vec<u32> {
+        let lanes = self.lanes.iter().map(|(_, lane)| lane.session());
+        let operations = self.operations.iter().map(|(_, operation)| operation.session);
+        let sources = self.operations.waiting_receives().filter_map(|(_, it)| it.source());
+        let sources = sources.filter_map(|source| self.peers.at(source));
+        let operations = operations.chain(sources.map(|source| source.session));
+        let messages = self.unexpected.messages().map(|message| message.session);
+        let actions = self.actions.iter().filter_map(Action::session);
+        let busy: HashSet<u32> = operations.chain(messages).chain(lanes).chain(actions).collect();
+        let is_free = |&(slot, session): &(u32, &Session)| {
+            !session.connection.expects_peer() && !busy.contains(&slot)
+        };
+        self.peers.sessions_over(sessions).filter(is_free).map(|(slot, _)| slot).collect()
+    }
+}
+
 impl Core {
     /// Evicts closed sessions, before another session is created.
     ///
@@ -71,29 +90,12 @@ impl Core {
         if self.shared.peers.closed.len() <= CLOSED_MAX && !self.sessions.is_full() {
             return;
         }
-        let evictable = self.evictable();
+        let evictable = self.shared.evictable(&self.sessions);
         for &slot in &evictable[..evictable.len().div_ceil(2)] {
             self.evict(slot);
         }
         let over = self.shared.peers.sessions_over(&self.sessions);
         self.shared.peers.closed = over.map(|(slot, _)| slot).collect();
-    }
-
-    /// Returns the sessions that could be evicted now, in order of their end.
-    pub(super) fn evictable(&self) -> Vec<u32> {
-        let lanes = self.shared.lanes.iter().map(|(_, lane)| lane.session);
-        let operations = self.shared.operations.iter().map(|(_, operation)| operation.session);
-        let sources = self.shared.operations.waiting_receives().filter_map(|(_, it)| it.source());
-        let sources = sources.filter_map(|source| self.shared.peers.at(source));
-        let operations = operations.chain(sources.map(|source| source.session));
-        let messages = self.shared.unexpected.messages().map(|message| message.session);
-        let actions = self.shared.actions.iter().filter_map(Action::session);
-        let busy: HashSet<u32> = operations.chain(messages).chain(lanes).chain(actions).collect();
-        let over = self.shared.peers.sessions_over(&self.sessions);
-        let is_free = |&(slot, session): &(u32, &Session)| {
-            !session.connection.expects_peer() && !busy.contains(&slot)
-        };
-        over.filter(is_free).map(|(slot, _)| slot).collect()
     }
 
     fn evict(&mut self, slot: u32) {
@@ -102,10 +104,8 @@ impl Core {
         let session = id.and_then(|id| self.sessions.remove(id));
         let session = debug_assert_some!(session, "closed sessions are in the table");
         let Some(session) = session else { return };
-        debug_assert!(!session.is_connected() && session.lanes.is_empty(), "it is closed");
+        debug_assert!(!session.is_connected() && session.lanes.ids().is_empty(), "it is closed");
         self.shared.peers.remove_session(slot, &session);
-        self.shared.ready.forget(slot);
-        self.shared.lanes.forget(slot);
-        self.shared.processes.forget(slot);
+        self.shared.forget(slot);
     }
 }

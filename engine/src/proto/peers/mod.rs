@@ -71,6 +71,17 @@ impl PeerTable {
         self.by_engine.get(&engine).copied()
     }
 
+    /// Returns the session with an engine, and its slot. `None`: there is none.
+    pub(in crate::proto) fn find<'a>(
+        &self,
+        sessions: &'a Table<Session>,
+        engine: u64,
+    ) -> Option<(u32, &'a Session)> {
+        let slot = self.session_of(engine)?;
+        let session = sessions.at(slot as usize);
+        Some((slot, debug_assert_some!(session, "an engine has a session in the table")?))
+    }
+
     /// Returns the epoch of the next hello of a control lane.
     pub(crate) fn next_epoch(&mut self) -> u32 {
         self.hellos = self.hellos.saturating_add(1);
@@ -102,12 +113,12 @@ impl PeerTable {
 
     /// Creates the session with an engine that has none; engine 0 is an unknown one. `None`: at the
     /// limit.
-    fn new_session(
+    fn new_session<'a>(
         &mut self,
-        sessions: &mut Table<Session>,
+        sessions: &'a mut Table<Session>,
         engine: u64,
         locators: Locators,
-    ) -> Option<u32> {
+    ) -> Option<(u32, &'a mut Session)> {
         if sessions.is_full() {
             return None;
         }
@@ -119,7 +130,8 @@ impl PeerTable {
             debug_assert!(before.is_none(), "an engine has one session");
             self.places.note_session(slot, &locators);
         }
-        Some(slot)
+        let session = sessions.at_mut(slot as usize);
+        Some((slot, debug_assert_some!(session, "it was just inserted")?))
     }
 }
 
@@ -139,7 +151,7 @@ impl Core {
             return Some(slot);
         }
         self.evict_some();
-        let slot = self.shared.peers.new_session(&mut self.sessions, engine, locators)?;
+        let (slot, _) = self.shared.peers.new_session(&mut self.sessions, engine, locators)?;
         if engine == self.shared.engine {
             self.establish_loopback(slot);
         }

@@ -20,7 +20,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-use super::PeerTable;
+use super::{PeerTable, SessionRemotes};
 use crate::proto::connection::Phase;
 use crate::proto::core::Core;
 use crate::proto::effects::Effects;
@@ -134,10 +134,12 @@ impl Session {
     pub(crate) fn is_of_place(&self, answering: &Locators) -> bool {
         self.place.as_deref().is_some_and(|&place| listens_at(answering, place))
     }
+}
 
+impl SessionRemotes {
     /// Returns the index of the remote endpoint that a listener address refers to.
-    fn first_remote(&self) -> Option<u32> {
-        Some(self.remotes.index_of(FIRST)).filter(|&remote| remote != NO_REMOTE)
+    fn first(&self) -> Option<u32> {
+        Some(self.index_of(FIRST)).filter(|&remote| remote != NO_REMOTE)
     }
 }
 
@@ -167,7 +169,7 @@ impl PeerTable {
     ) -> Option<u32> {
         let is_known = |session: &Session| {
             session.failure_to_report().is_none()
-                && (session.is_connected() || session.first_remote().is_some())
+                && (session.is_connected() || session.remotes.first().is_some())
         };
         let places = &mut self.places;
         if places.listening.is_none() {
@@ -207,7 +209,7 @@ impl PeerTable {
         };
         // Of several the one with the lowest slot.
         let asking = at_its_places.filter(asks).min()?;
-        let remote = sessions.at(asking as usize)?.first_remote()?;
+        let remote = sessions.at(asking as usize)?.remotes.first()?;
         Some((asking, self.id_at(remote)?))
     }
 }
@@ -220,9 +222,8 @@ impl Core {
             return Some(slot);
         }
         self.evict_some();
-        let slot = self.shared.peers.new_session(&mut self.sessions, 0, place.into())?;
-        let session = self.sessions.at_mut(slot as usize);
-        let session = debug_assert_some!(session, "it was just inserted")?;
+        let made = self.shared.peers.new_session(&mut self.sessions, 0, place.into());
+        let (slot, session) = made?;
         self.shared.peers.set_place(slot, session, Some(Box::new(place)));
         Some(slot)
     }
@@ -240,7 +241,7 @@ impl Core {
         }
         let session = self.sessions.at(slot as usize);
         let Some(session) = debug_assert_some!(session, "the session exists") else { return };
-        if session.first_remote().is_some() {
+        if session.remotes.first().is_some() {
             return;
         }
         let (sessions, locators) = (&self.sessions, &session.locators);
@@ -268,7 +269,7 @@ impl Core {
             let attempts = 1;
             return self.fail_session(slot, PeerFailure::Full { attempts }, effects);
         };
-        let first_of = |slot: u32| self.sessions.at(slot as usize)?.first_remote();
+        let first_of = |slot: u32| self.sessions.at(slot as usize)?.remotes.first();
         let (remote, there) = (first_of(slot), first_of(other));
         let Some(remote) = remote.and_then(|remote| self.shared.peers.id_at(remote)) else {
             return self.give_place_up(slot);
@@ -290,18 +291,17 @@ impl Core {
     /// Moves a remote endpoint, the operations with it and the place of a session to another
     /// session.
     fn take_place_over(&mut self, remote: Id, from: u32, to: u32) {
-        let session = self.sessions.at_mut(from as usize);
-        let Some(session) = debug_assert_some!(session, "it resolves the address") else { return };
-        let place = session.place.clone();
+        let Self { sessions, shared } = self;
+        let pair = sessions.two_at_mut([from as usize, to as usize]);
+        let pair = debug_assert_some!(pair, "one resolves the address, the other has an engine");
+        let Some([asking, found]) = pair else { return };
         let index = remote.index() as u32;
-        let waiting = session.take_waiting_with(index, &self.shared.operations);
-        self.shared.peers.move_remote(remote, &mut self.sessions, to);
-        self.shared.operations.move_to_session(index, from, to);
+        found.add_waiting(asking.take_waiting_with(index, &shared.operations));
+        shared.peers.move_remote(remote, asking, (to, found));
+        shared.operations.move_to_session(index, from, to);
+        let place = asking.place.clone();
+        shared.peers.set_place(to, found, place);
         self.give_place_up(from);
-        let session = self.sessions.at_mut(to as usize);
-        let Some(session) = debug_assert_some!(session, "the engine has a session") else { return };
-        session.add_waiting(waiting);
-        self.shared.peers.set_place(to, session, place);
     }
 
     /// Detaches the session from its listener address.

@@ -137,17 +137,17 @@ impl PeerTable {
         }
     }
 
-    /// Moves a remote endpoint to the session in `slot`.
-    pub(super) fn move_remote(&mut self, peer: Id, sessions: &mut Table<Session>, slot: u32) {
+    /// Moves a remote endpoint from a session to the one in `slot`.
+    pub(super) fn move_remote(
+        &mut self,
+        peer: Id,
+        from: &mut Session,
+        (slot, to): (u32, &mut Session),
+    ) {
         let remote = debug_assert_some!(self.remotes.get_mut(peer), "a remote that moves exists");
-        let Some(remote) = remote else { return };
-        let from = std::mem::replace(&mut remote.session, slot);
-        let from = sessions.at_mut(from as usize);
-        if let Some(from) = debug_assert_some!(from, "the session of a remote stays") {
+        if let Some(remote) = remote {
+            remote.session = slot;
             from.remotes.take(remote.endpoint, peer);
-        }
-        let to = sessions.at_mut(slot as usize);
-        if let Some(to) = debug_assert_some!(to, "a remote moves to a session in the table") {
             to.remotes.set(remote.endpoint, peer.index() as u32);
         }
     }

@@ -56,7 +56,7 @@ const PROBE_PAUSE_MIN_NS: u64 = 1_000_000;
 
 /// State of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum PathPhase {
     /// It is probed, and has not answered often enough.
     Probing,
     /// It carries data.
@@ -106,8 +106,8 @@ impl fmt::Display for PathCause {
 /// A change of state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Transition {
-    pub(crate) from: Phase,
-    pub(crate) to: Phase,
+    pub(crate) from: PathPhase,
+    pub(crate) to: PathPhase,
     pub(crate) cause: PathCause,
 }
 
@@ -143,8 +143,8 @@ pub(crate) struct ReferenceAck {
 
 /// Health of a path; see the module.
 #[derive(Clone, Debug)]
-pub(crate) struct Health {
-    phase: Phase,
+pub(crate) struct RailHealth {
+    phase: PathPhase,
     since_ns: u64,
     /// Answers in a row since the last failure.
     answers: u32,
@@ -172,11 +172,11 @@ pub(crate) struct Health {
     was_suspected: bool,
 }
 
-impl Health {
+impl RailHealth {
     /// Creates a path that was not probed yet.
     pub(crate) fn new(now_ns: u64) -> Self {
         Self {
-            phase: Phase::Probing,
+            phase: PathPhase::Probing,
             since_ns: now_ns,
             answers: 0,
             answers_since_ns: now_ns,
@@ -197,18 +197,18 @@ impl Health {
     }
 
     /// Returns its state.
-    pub(crate) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> PathPhase {
         self.phase
     }
 
     /// Returns whether it carries data.
     pub(crate) fn is_active(&self) -> bool {
-        self.phase == Phase::Active
+        self.phase == PathPhase::Active
     }
 
     /// Returns whether it does not answer.
     pub(crate) fn is_down(&self) -> bool {
-        self.phase == Phase::Down
+        self.phase == PathPhase::Down
     }
 
     /// Returns whether no packet was ever answered on it.
@@ -233,7 +233,7 @@ impl Health {
     ) -> Option<Transition> {
         let is_new_answer = evidence.answered_sent_ns > self.seen_sent_ns;
         // The answer to the probe for which it was suspected.
-        let was_late = self.phase == Phase::Suspect
+        let was_late = self.phase == PathPhase::Suspect
             && !self.was_suspected
             && is_new_answer
             && evidence.answered_sent_ns < Some(self.since_ns);
@@ -251,25 +251,31 @@ impl Health {
             && is_silent
             && (reference.is_some() || silent_ns >= FIRST_SILENCE_NS);
         let (to, cause) = match self.phase {
-            _ if !self.has_link && reference.is_some() => (Phase::Down, PathCause::NoLink),
-            Phase::Active if is_silent => (Phase::Down, self.why_lost(evidence)),
-            Phase::Active if is_suspected && reference.is_some() => {
-                (Phase::Suspect, PathCause::PeerDoubts)
+            _ if !self.has_link && reference.is_some() => (PathPhase::Down, PathCause::NoLink),
+            PathPhase::Active if is_silent => (PathPhase::Down, self.why_lost(evidence)),
+            PathPhase::Active if is_suspected && reference.is_some() => {
+                (PathPhase::Suspect, PathCause::PeerDoubts)
             }
-            Phase::Active if is_outdone => (Phase::Suspect, PathCause::OthersAnswer),
-            Phase::Suspect | Phase::Down | Phase::Probing if is_needed && is_new_answer => {
-                (Phase::Active, PathCause::Answered)
+            PathPhase::Active if is_outdone => (PathPhase::Suspect, PathCause::OthersAnswer),
+            PathPhase::Suspect | PathPhase::Down | PathPhase::Probing
+                if is_needed && is_new_answer =>
+            {
+                (PathPhase::Active, PathCause::Answered)
             }
-            Phase::Suspect if was_late => (Phase::Active, PathCause::Late),
-            Phase::Suspect | Phase::Down if is_new_answer => (Phase::Probing, PathCause::Answered),
-            Phase::Suspect if evidence.probes >= PROBES_TO_DOWN => {
-                (Phase::Down, self.why_lost(evidence))
+            PathPhase::Suspect if was_late => (PathPhase::Active, PathCause::Late),
+            PathPhase::Suspect | PathPhase::Down if is_new_answer => {
+                (PathPhase::Probing, PathCause::Answered)
             }
-            Phase::Probing if evidence.probes >= PROBES_TO_DOWN && self.needed > 1 => {
-                (Phase::Down, self.why_lost(evidence))
+            PathPhase::Suspect if evidence.probes >= PROBES_TO_DOWN => {
+                (PathPhase::Down, self.why_lost(evidence))
             }
-            Phase::Probing if self.has_returned(now_ns) => (Phase::Active, PathCause::Answered),
-            Phase::Probing if is_mute => (Phase::Down, self.why_lost(evidence)),
+            PathPhase::Probing if evidence.probes >= PROBES_TO_DOWN && self.needed > 1 => {
+                (PathPhase::Down, self.why_lost(evidence))
+            }
+            PathPhase::Probing if self.has_returned(now_ns) => {
+                (PathPhase::Active, PathCause::Answered)
+            }
+            PathPhase::Probing if is_mute => (PathPhase::Down, self.why_lost(evidence)),
             _ => return None,
         };
         self.change(now_ns, to, cause)
@@ -290,12 +296,12 @@ impl Health {
 
     /// Returns when it has to be probed or evaluated at the latest. `None`: without a limit.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        (self.phase != Phase::Active).then_some(self.probe_at_ns)
+        (self.phase != PathPhase::Active).then_some(self.probe_at_ns)
     }
 
     /// Returns whether a probe is due, and takes it as sent.
     pub(crate) fn take_probe(&mut self, now_ns: u64) -> bool {
-        if self.phase == Phase::Active || now_ns < self.probe_at_ns {
+        if self.phase == PathPhase::Active || now_ns < self.probe_at_ns {
             return false;
         }
         self.probe_at_ns = now_ns + self.probe_pause_ns;
@@ -311,7 +317,7 @@ impl Health {
         self.outdone_since_ns = None;
         // An answer overrides the carrier state.
         self.has_link = true;
-        if self.phase == Phase::Active {
+        if self.phase == PathPhase::Active {
             return;
         }
         if self.answers == 0 {
@@ -368,17 +374,17 @@ impl Health {
         }
     }
 
-    fn change(&mut self, now_ns: u64, to: Phase, cause: PathCause) -> Option<Transition> {
+    fn change(&mut self, now_ns: u64, to: PathPhase, cause: PathCause) -> Option<Transition> {
         let from = self.phase;
         if from == to {
             return None;
         }
         self.was_suspected = cause == PathCause::PeerDoubts;
         match to {
-            Phase::Active => {}
-            Phase::Probing => self.needed = ANSWERS_TO_RETURN,
-            Phase::Suspect | Phase::Down => {
-                if from == Phase::Active {
+            PathPhase::Active => {}
+            PathPhase::Probing => self.needed = ANSWERS_TO_RETURN,
+            PathPhase::Suspect | PathPhase::Down => {
+                if from == PathPhase::Active {
                     let is_relapse = now_ns.saturating_sub(self.since_ns) < RELAPSE_NS;
                     self.hold_ns = if is_relapse { (2 * self.hold_ns).min(HOLD_MAX_NS) } else { 0 };
                     self.hold_ns = self.hold_ns.max(HOLD_MIN_NS);
@@ -388,7 +394,7 @@ impl Health {
             }
         }
         debug_assert!(
-            to == Phase::Active || to == Phase::Probing || self.answers == 0,
+            to == PathPhase::Active || to == PathPhase::Probing || self.answers == 0,
             "answers are counted since the failure"
         );
         debug_assert!(self.hold_ns <= HOLD_MAX_NS, "each path returns some time");

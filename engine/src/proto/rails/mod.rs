@@ -19,9 +19,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::health::PathCause;
 use self::rate::Rate;
-use super::context::Cx;
-use super::core::{Action, Core};
-use super::lanes::BulkLanes;
+use super::context::{Cx, SharedState};
+use super::core::Action;
+use super::lanes::lane::BulkLane;
+use super::lanes::{BulkLanes, SessionLanes};
 use super::late::LateQueue;
 use super::session::{ControlFrame, Session};
 use super::table::Id;
@@ -86,7 +87,7 @@ pub(crate) struct PathCounters {
 
 /// State of a path in the protocol.
 #[derive(Debug)]
-pub(crate) struct PathState {
+pub(crate) struct RailPair {
     /// [`path_number`].
     pub(crate) number: u16,
     /// The peer's address on it; `None`: its locator.
@@ -119,19 +120,22 @@ struct Carried {
 /// A session's rails and paths.
 #[derive(Debug, Default)]
 pub(crate) struct Rails {
+    /// This side opened the session: its rails are the first ones of paths.
+    is_initiator: bool,
     /// Rails of the peer, as far as announced; empty: it has one.
     theirs: Vec<Option<RailInfo>>,
     /// The first one is path 0.
-    pub(crate) paths: Vec<PathState>,
+    pub(crate) paths: Vec<RailPair>,
     /// Numbers of the bulk lanes that failed last, and their paths.
     gone: LateQueue<(u32, u8)>,
 }
 
 impl Rails {
-    /// Creates the state of a newly established session.
-    pub(crate) fn new() -> Self {
-        let paths = vec![PathState::new(0, None, true)];
-        Self { theirs: Vec::new(), paths, gone: LateQueue::default() }
+    /// Creates the state of a newly established session, which this side opened if it
+    /// `is_initiator`.
+    pub(crate) fn new(is_initiator: bool) -> Self {
+        let paths = vec![RailPair::new(0, None, true)];
+        Self { is_initiator, theirs: Vec::new(), paths, gone: LateQueue::default() }
     }
 
     /// The bulk lane of a number, of the path at `at`, has failed.
@@ -168,23 +172,41 @@ impl Rails {
         self.paths.iter().position(|path| path.number == number)
     }
 
-    /// Returns the destination of a lane on the path at a position, and the rail of this side.
-    pub(super) fn way(
-        &self,
-        at: u8,
-        locator: SocketAddr,
-        is_initiator: bool,
-    ) -> Option<(SocketAddr, u8)> {
-        let path = self.paths.get(usize::from(at))?;
+    /// Returns the path at a position.
+    pub(crate) fn path(&self, at: u8) -> Option<&RailPair> {
+        self.paths.get(usize::from(at))
+    }
+
+    /// Returns the rails of the path of this number: that of this side, and that of the peer.
+    fn sides_of(&self, number: u16) -> (u8, u8) {
+        let (initiators, acceptors) = rails_of(number);
+        if self.is_initiator { (initiators, acceptors) } else { (acceptors, initiators) }
+    }
+
+    /// Returns the rail of this side that the path at a position uses. `None`: there is no such
+    /// path.
+    pub(super) fn own_rail(&self, at: u8) -> Option<u8> {
+        Some(self.sides_of(self.path(at)?.number).0)
+    }
+
+    /// Returns the destination of a lane that this side opens on the path at a position, and the
+    /// rail of this side. `locator` is where the peer listens.
+    pub(crate) fn way(&self, at: u8, locator: SocketAddr) -> Option<(SocketAddr, u8)> {
+        let path = self.path(at)?;
         // With another NIC than the locator's: the loop adds its scope.
         let other = path.remote.map(|address| SocketAddr::new(address, locator.port()));
-        let (initiators, acceptors) = rails_of(path.number);
-        Some((other.unwrap_or(locator), if is_initiator { initiators } else { acceptors }))
+        Some((other.unwrap_or(locator), self.sides_of(path.number).0))
+    }
+
+    /// Returns the rail of this side, and the peer's address, of the path at a position.
+    pub(crate) fn pair(&self, at: u8, locator: SocketAddr) -> Option<(u8, IpAddr)> {
+        let (remote, rail) = self.way(at, locator)?;
+        Some((rail, remote.ip()))
     }
 
     /// Returns the rate of a path's last lane, as the initial one of the next.
     pub(super) fn rate_before(&self, at: u8) -> Rate {
-        self.paths.get(usize::from(at)).map_or(Rate::default(), |path| Rate::after(&path.rate()))
+        self.path(at).map_or(Rate::default(), |path| Rate::after(&path.rate()))
     }
 
     /// Counts `count` ranges of a lane of the path at `at` that are granted again.
@@ -237,7 +259,7 @@ impl Rails {
     }
 
     /// Returns the path at the position of a lane, which is on one.
-    fn path_of_lane(&mut self, at: usize) -> Option<&mut PathState> {
+    fn path_of_lane(&mut self, at: usize) -> Option<&mut RailPair> {
         debug_assert_some!(self.paths.get_mut(at), "a lane is on a path of its session")
     }
 
@@ -250,11 +272,11 @@ impl Rails {
         if !self.paths.iter().any(|path| path.is_usable) {
             return true;
         }
-        path.is_usable && (!path.is_backup || !self.paths.iter().any(PathState::outranks_backups))
+        path.is_usable && (!path.is_backup || !self.paths.iter().any(RailPair::outranks_backups))
     }
 }
 
-impl PathState {
+impl RailPair {
     pub(super) fn new(number: u16, remote: Option<IpAddr>, is_usable: bool) -> Self {
         Self {
             number,
@@ -307,43 +329,84 @@ fn bytes_per_s(speed_mbps: u32) -> u64 {
     u64::from(speed_mbps) * 125_000
 }
 
-impl Core {
+impl SharedState {
     /// Sets the rails of this engine; peers receive them when a session is established.
     pub(crate) fn set_rails(&mut self, rails: Vec<RailInfo>) {
-        self.shared.rails = rails;
+        self.rails = rails;
     }
 
     /// Returns the rails of this engine; none: it has a single one, which is not announced.
     pub(crate) fn rails(&self) -> &[RailInfo] {
-        &self.shared.rails
+        &self.rails
     }
 }
 
-impl Session {
+impl SessionLanes {
     /// Handles LANE LOST: the peer has abandoned a lane, whose end may have come first.
     ///
     /// RR-RAIL-5, RR-LANE-7, RR-LANE-8.
-    pub(super) fn handle_lane_lost(&self, cx: &mut Cx<'_>, lost: &LaneLost) {
-        let lane = cx.shared.lanes.named(&self.lanes, lost.lane.get());
+    pub(super) fn handle_lost(&self, cx: &mut Cx<'_>, rails: &Rails, lost: &LaneLost) {
+        let number = lost.lane.get();
+        let lane = cx.shared.lanes.named(self.ids(), number);
         if lost.flags & FLAG_LANE_LONG != 0 {
-            self.note_lane_too_long(cx, lane, lost);
+            let path = lane.and_then(|lane| cx.shared.lanes.get(lane)).map(BulkLane::path);
+            let at = path.or(rails.path_of_gone(number));
+            if number == CONTROL_LANE || at.is_some() {
+                let bytes = lost.segment_bytes.get();
+                cx.act(Action::SegmentsLost { session: cx.slot, at, bytes });
+            }
         }
         match lane {
             Some(lane) => cx.act(match lost.flags & FLAG_LANE_ALONE {
                 0 => Action::AbandonLane { lane, is_reported: true },
                 _ => Action::CloseLane { lane, is_failure: true },
             }),
-            None if lost.lane.get() == CONTROL_LANE => {}
+            None if number == CONTROL_LANE => {}
             None => cx.shared.counters.stale_frames += 1,
         }
     }
 
-    /// Announces to the peer that this side has abandoned a lane, whose close may never arrive
-    /// there.
+    /// Returns when bulk data last arrived on a path, and whether more is overdue by three times
+    /// the duration of its chunk.
+    pub(super) fn evidence(
+        &self,
+        rails: &Rails,
+        lanes: &BulkLanes,
+        at: u8,
+        now_ns: u64,
+    ) -> (u64, bool) {
+        let Some(path) = debug_assert_some!(rails.path(at), "packets are of known paths") else {
+            return (0, false);
+        };
+        let (last_ns, rate) = (path.rate().last_ns(), path.expected_rate());
+        let is_overdue = |(_, bulk): (Id, &BulkLane)| {
+            bulk.first_granted().is_some_and(|first| {
+                let takes_ns = u128::from(first.length) * 1_000_000_000 / u128::from(rate.max(1));
+                let waits_ns = now_ns.saturating_sub(last_ns.max(first.granted_ns));
+                u128::from(waits_ns) >= STALL_CHUNKS * takes_ns
+            })
+        };
+        (last_ns, rate > 0 && self.on_path(lanes, at).any(is_overdue))
+    }
+}
+
+impl Session {
+    /// Announces to the peer that this side has given up a lane, whose close may never arrive
+    /// there: a bulk lane, or [`CONTROL_LANE`], which the peer has opened and replaces.
+    /// `lost_bytes`: because segments of so many bytes are lost.
     ///
-    /// RR-LANE-7.
-    pub(crate) fn announce_lane_lost(&mut self, mut cx: Cx<'_>, number: u32) {
-        self.send_control(&mut cx, lane_lost(number, FLAG_LANE_ALONE));
+    /// RR-LANE-7, RR-LANE-8.
+    pub(crate) fn announce_lane_lost(
+        &mut self,
+        mut cx: Cx<'_>,
+        number: u32,
+        lost_bytes: Option<u16>,
+    ) {
+        let frame = match lost_bytes {
+            Some(bytes) => lane_lost(number, FLAG_LANE_ALONE | FLAG_LANE_LONG, bytes),
+            None => lane_lost(number, FLAG_LANE_ALONE, 0),
+        };
+        self.send_control(&mut cx, frame);
     }
 
     /// Announces the rails of this engine to the peer of the newly established session.
@@ -391,35 +454,6 @@ impl Session {
         Ok(())
     }
 
-    /// Adds a path, which is not used yet. `None`: it exists already, its rails are unknown, or
-    /// there are too many.
-    pub(crate) fn add_path(&mut self, cx: &Cx<'_>, number: u16) -> Option<usize> {
-        let (initiators, acceptors) = rails_of(number);
-        let (our, their) = match self.connection.is_initiator() {
-            true => (initiators, acceptors),
-            false => (acceptors, initiators),
-        };
-        self.rails.add_path(number, (our, cx.shared.rails.get(usize::from(our)).copied()), their)
-    }
-
-    /// Returns the position of the path that a lane wants to join. A join may be the first frame of
-    /// a path; then it also proves that the path works, where datagrams do not pass.
-    ///
-    /// RR-RAIL-2, RR-RAIL-3.
-    pub(super) fn path_to_join(&mut self, cx: &Cx<'_>, number: u16) -> Option<usize> {
-        if let Some(at) = self.rails.position(number) {
-            return Some(at);
-        }
-        let at = self.add_path(cx, number)?;
-        self.rails.paths[at].is_usable = true;
-        Some(at)
-    }
-
-    /// Applies both sides' announcements to path 0, once they are known.
-    pub(crate) fn describe_first_path(&mut self, cx: &Cx<'_>) {
-        self.rails.describe_first_path(&cx.shared.rails);
-    }
-
     /// Marks a path as usable for bulk data.
     ///
     /// RR-RAIL-3.
@@ -430,13 +464,12 @@ impl Session {
         path.lane_pause_ns = LANE_PAUSE_MIN_NS;
         // The backlog of connection attempts made while it was down may retry at long intervals
         // only.
-        for &lane in &self.lanes {
-            let bulk = cx.shared.lanes.get(lane);
-            if bulk.is_some_and(|bulk| usize::from(bulk.path) == at && !bulk.is_ready) {
-                cx.act(Action::AbandonLane { lane, is_reported: false });
+        for (lane, bulk) in self.lanes.on_path(&cx.shared.lanes, at as u8) {
+            if !bulk.is_ready() {
+                cx.shared.actions.push_back(Action::AbandonLane { lane, is_reported: false });
             }
         }
-        if !self.lanes.is_empty() || self.needs_lane() {
+        if !self.lanes.ids().is_empty() || self.needs_lane() {
             self.open_missing_lanes(cx, now_ns);
         }
         cx.add_work(Work::Grant);
@@ -451,79 +484,57 @@ impl Session {
         let Some(path) = path else { return };
         path.is_usable = false;
         path.lanes_from_ns = now_ns + LAST_RESORT_NS;
-        for lane in self.lanes.clone() {
-            let bulk = cx.shared.lanes.get(lane);
-            let bulk = debug_assert_some!(bulk, "the lanes of a session exist");
-            if let Some(bulk) = bulk.filter(|bulk| usize::from(bulk.path) == at) {
-                let number = bulk.number;
-                cx.act(Action::AbandonLane { lane, is_reported: false });
-                self.send_control(cx, lane_lost(number, 0));
-            }
+        let lost: Vec<(Id, u32)> = self
+            .lanes
+            .on_path(&cx.shared.lanes, at as u8)
+            .map(|(lane, bulk)| (lane, bulk.number()))
+            .collect();
+        for (lane, number) in lost {
+            cx.act(Action::AbandonLane { lane, is_reported: false });
+            self.send_control(cx, lane_lost(number, 0, 0));
         }
         cx.add_work(Work::Grant);
-    }
-
-    /// Returns whether chunks are outstanding on lanes of a path.
-    pub(crate) fn is_path_busy(&self, lanes: &BulkLanes, at: u8) -> bool {
-        let is_busy =
-            |&lane: &Id| lanes.get(lane).is_some_and(|bulk| bulk.path == at && !bulk.is_idle());
-        self.lanes.iter().any(is_busy)
-    }
-
-    /// Returns when bulk data last arrived on a path, and whether more is overdue by three times
-    /// the duration of its chunk.
-    pub(crate) fn bulk_evidence(&self, lanes: &BulkLanes, at: u8, now_ns: u64) -> (u64, bool) {
-        let path = self.rails.paths.get(usize::from(at));
-        let Some(path) = debug_assert_some!(path, "packets are of known paths") else {
-            return (0, false);
-        };
-        let (last_ns, rate) = (path.rate().last_ns(), path.expected_rate());
-        let is_overdue = |&lane: &Id| {
-            let bulk = lanes.get(lane).filter(|bulk| bulk.path == at);
-            bulk.and_then(|bulk| bulk.incoming.front()).is_some_and(|first| {
-                let takes_ns = u128::from(first.length) * 1_000_000_000 / u128::from(rate.max(1));
-                let waits_ns = now_ns.saturating_sub(last_ns.max(first.granted_ns));
-                u128::from(waits_ns) >= STALL_CHUNKS * takes_ns
-            })
-        };
-        (last_ns, rate > 0 && self.lanes.iter().any(is_overdue))
-    }
-
-    /// Returns the destination of a lane that this side opens on the path at a position, and its
-    /// rail.
-    pub(crate) fn way_of_path(&self, at: u8) -> Option<(SocketAddr, u8)> {
-        self.rails.way(at, self.locators.first(), self.connection.is_initiator())
     }
 }
 
 impl Rails {
-    /// Adds the path of a number between two rails: of this side, and of the peer.
-    fn add_path(
-        &mut self,
-        number: u16,
-        (ours, our): (u8, Option<RailInfo>),
-        theirs: u8,
-    ) -> Option<usize> {
+    /// Adds a path, which is not used yet. `None`: it exists already, its rails are unknown, or
+    /// there are too many.
+    pub(crate) fn add_path(&mut self, cx: &Cx<'_>, number: u16) -> Option<usize> {
+        let (ours, theirs) = self.sides_of(number);
+        let our = cx.shared.rails.get(usize::from(ours)).copied();
         // A side without announcement has one.
         let their = self.theirs.get(usize::from(theirs)).copied().flatten();
         let is_there = (our.is_some() || ours == 0) && (their.is_some() || theirs == 0);
         if !is_there || self.position(number).is_some() || self.paths.len() >= PATHS_MAX {
             return None;
         }
-        let mut path = PathState::new(number, their.map(|their| their.address), false);
+        let mut path = RailPair::new(number, their.map(|their| their.address), false);
         path.set_rails(our, their);
         self.paths.push(path);
         debug_assert!(self.paths[0].number == 0, "the first one is path 0");
         Some(self.paths.len() - 1)
     }
 
-    /// Applies both sides' announcements to path 0, once they are known; `ours` are the rails of
-    /// this engine.
-    fn describe_first_path(&mut self, ours: &[RailInfo]) {
+    /// Returns the position of the path that a lane wants to join. A join may be the first frame of
+    /// a path; then it also proves that the path works, where datagrams do not pass.
+    ///
+    /// RR-RAIL-2, RR-RAIL-3.
+    pub(super) fn path_to_join(&mut self, cx: &Cx<'_>, number: u16) -> Option<u8> {
+        if let Some(at) = self.position(number) {
+            return Some(at as u8);
+        }
+        let at = self.add_path(cx, number)?;
+        self.paths[at].is_usable = true;
+        Some(at as u8)
+    }
+
+    /// Applies both sides' announcements to path 0, once they are known.
+    pub(crate) fn describe_first_path(&mut self, cx: &Cx<'_>) {
         let their = self.theirs.first().copied().flatten();
         let path = debug_assert_some!(self.paths.first_mut(), "a connected session has path 0");
         if let Some(path) = path {
-            path.set_rails(ours.first().copied(), their);
+            path.set_rails(cx.shared.rails.first().copied(), their);
         }
     }
 
@@ -537,26 +548,23 @@ impl Rails {
         path.lane_pause_ns = (2 * path.lane_pause_ns).min(LANE_PAUSE_MAX_NS);
     }
 
-    /// Returns the position of a path that carries bulk data and has fewer of the session's lanes
-    /// `own` than are `wanted`, if any.
+    /// Returns the position of a path that carries bulk data and has fewer lanes than it should, if
+    /// any. `own` are those of the session.
     pub(super) fn path_without_lane(
         &self,
-        own: &[Id],
+        own: &SessionLanes,
         lanes: &BulkLanes,
-        wanted: usize,
         now_ns: u64,
-    ) -> Option<usize> {
-        (0..self.paths.len()).find(|&at| {
-            let on_it =
-                |&&lane: &&Id| lanes.get(lane).is_some_and(|bulk| usize::from(bulk.path) == at);
-            self.carries_bulk(at)
-                && self.paths[at].lanes_from_ns <= now_ns
-                && own.iter().filter(on_it).count() < wanted
+    ) -> Option<u8> {
+        (0..self.paths.len() as u8).find(|&at| {
+            self.carries_bulk(at.into())
+                && self.paths[usize::from(at)].lanes_from_ns <= now_ns
+                && own.on_path(lanes, at).count() < lanes.per_path()
         })
     }
 }
 
-impl PathState {
+impl RailPair {
     fn set_rails(&mut self, our: Option<RailInfo>, their: Option<RailInfo>) {
         let speed = |rail: Option<RailInfo>| rail.map_or(0, |rail| bytes_per_s(rail.speed_mbps));
         self.speed = match (speed(our), speed(their)) {
@@ -568,11 +576,7 @@ impl PathState {
     }
 }
 
-fn lane_lost(lane: u32, flags: u8) -> ControlFrame {
-    lane_lost_of(lane, flags, 0)
-}
-
-fn lane_lost_of(lane: u32, flags: u8, segment_bytes: u16) -> ControlFrame {
+fn lane_lost(lane: u32, flags: u8, segment_bytes: u16) -> ControlFrame {
     ControlFrame::LaneLost(LaneLost {
         kind: frame::KIND_LANE_LOST,
         flags,

@@ -4,11 +4,11 @@
 //! the others together would deliver everything before it had delivered one chunk, so that an
 //! additional rail makes no message slower.
 
-use super::super::context::Cx;
-use super::super::session::Session;
 use super::super::table::Id;
-use super::shares::Share;
+use super::Rails;
+use super::shares::{Share, Shares};
 use crate::proto::lanes::lane::BulkLane;
+use crate::proto::lanes::{BulkLanes, SessionLanes};
 
 /// Target duration of one chunk at its lane's rate, in nanoseconds.
 const CHUNK_NS: u64 = 500_000;
@@ -25,7 +25,7 @@ const STUCK_CHUNKS: u128 = 8;
 
 /// The next grant of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct GrantTarget {
     pub(crate) lane: Id,
     /// Longest chunk for it.
     pub(crate) chunk_bytes: u64,
@@ -41,12 +41,12 @@ pub(crate) enum Next {
     /// Enough is granted on all useful lanes.
     Later,
     /// On this one.
-    Now(Choice),
+    Now(GrantTarget),
 }
 
 /// Parameters of a lane in the comparison.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct LaneEstimate {
     lane: Id,
     outstanding: u64,
     rate: u64,
@@ -62,7 +62,7 @@ struct Candidate {
     is_refilling: bool,
 }
 
-impl Candidate {
+impl LaneEstimate {
     fn chunk_bytes(&self, longest: u64) -> u64 {
         // Halves of chunks that fill whole packets fill whole packets.
         let rate = self.share.map_or(self.rate, |share| share.rate);
@@ -116,7 +116,7 @@ struct Field {
 }
 
 impl Field {
-    fn of(candidates: impl Iterator<Item = Candidate>) -> Option<Self> {
+    fn of(candidates: impl Iterator<Item = LaneEstimate>) -> Option<Self> {
         let nothing = Self { rates: 0, outstanding: 0, waits_ns: [u64::MAX; 2] };
         let all = candidates.fold(nothing, |all, candidate| {
             let [least, second] = all.waits_ns;
@@ -132,7 +132,7 @@ impl Field {
 
     /// Returns whether the others would deliver all remaining bytes before one lane delivers its
     /// chunk.
-    fn is_needless(&self, one: &Candidate, finish_ns: u128, left: u64) -> bool {
+    fn is_needless(&self, one: &LaneEstimate, finish_ns: u128, left: u64) -> bool {
         let others = self.rates - u128::from(one.pace);
         let under_way = self.outstanding - u128::from(one.outstanding);
         let [least, second] = self.waits_ns;
@@ -151,21 +151,35 @@ fn bytes_in(rate: u64, time_ns: u64) -> u64 {
     (u128::from(rate) * u128::from(time_ns) / 1_000_000_000) as u64
 }
 
-impl Session {
-    /// Returns the lane that it should grant on next: a chunk of at most `longest` bytes,
-    /// with at most `chunks_max` outstanding.
-    pub(in crate::proto) fn choose_lane(
-        &self,
-        cx: &Cx<'_>,
-        (longest, chunks_max): (u64, u64),
+/// What the choice of a lane depends on: the lanes of a session, and the rails that they use.
+#[derive(Clone, Copy)]
+pub(in crate::proto) struct LaneSchedule<'a> {
+    own: &'a SessionLanes,
+    rails: &'a Rails,
+    lanes: &'a BulkLanes,
+    shares: &'a Shares,
+    now_ns: u64,
+}
+
+impl<'a> LaneSchedule<'a> {
+    /// Creates the schedule of the lanes `own`, on `rails` between both sides, from all `lanes`.
+    pub(in crate::proto) fn new(
+        (own, rails): (&'a SessionLanes, &'a Rails),
+        lanes: &'a BulkLanes,
+        shares: &'a Shares,
         now_ns: u64,
-    ) -> Next {
-        let left = self.rendezvous.ungranted(&cx.shared.operations);
-        let Some(field) = Field::of(self.candidates(cx, now_ns)) else {
+    ) -> Self {
+        Self { own, rails, lanes, shares, now_ns }
+    }
+
+    /// Returns the lane to grant on next, of a message of which `left` bytes are not granted: a
+    /// chunk of at most `longest` bytes, with at most `chunks_max` outstanding.
+    pub(in crate::proto) fn choose(self, left: u64, (longest, chunks_max): (u64, u64)) -> Next {
+        let Some(field) = Field::of(self.candidates()) else {
             return Next::NoLane;
         };
-        let mut best: Option<((bool, u128), Choice)> = None;
-        for candidate in self.candidates(cx, now_ns) {
+        let mut best: Option<((bool, u128), GrantTarget)> = None;
+        for candidate in self.candidates() {
             let chunk_bytes = candidate.chunk_bytes(longest);
             let horizon = candidate.horizon(chunk_bytes, chunks_max);
             if !candidate.is_due(horizon) {
@@ -181,87 +195,87 @@ impl Session {
             debug_assert!((1..=longest).contains(&chunk_bytes), "a chunk has bytes, within limits");
             if best.is_none_or(|(least, _)| rank < least) {
                 let is_last = candidate.outstanding + chunk_bytes >= horizon;
-                best = Some((rank, Choice { lane: candidate.lane, chunk_bytes, is_last }));
+                best = Some((rank, GrantTarget { lane: candidate.lane, chunk_bytes, is_last }));
             }
         }
         best.map_or(Next::Later, |(_, choice)| Next::Now(choice))
     }
 
-    fn candidates(&self, cx: &Cx<'_>, now_ns: u64) -> impl Iterator<Item = Candidate> {
-        let (lanes, shares) = (&cx.shared.lanes, &cx.shared.shares);
-        let carries = move |lane: &Id| {
-            lanes.get(*lane).is_some_and(|bulk| {
-                bulk.is_ready && self.rails.carries_bulk(usize::from(bulk.path))
-            })
-        };
-        let flows = move |lane: &Id| {
-            carries(lane) && lanes.get(*lane).is_some_and(|bulk| !is_stuck(self, bulk, now_ns))
-        };
+    /// Returns the lanes that could get a chunk.
+    fn candidates(self) -> impl Iterator<Item = LaneEstimate> {
         // The peer may consider paths failed that look healthy here, and have lanes on others only.
         // A lane that has joined is an established connection.
-        let has_some = self.lanes.iter().any(carries);
-        let has_flowing = self.lanes.iter().any(flows);
-        self.lanes.iter().filter_map(move |&lane| {
-            let bulk = debug_assert_some!(lanes.get(lane), "the lanes of a session exist")?;
-            let path = self.rails.paths.get(usize::from(bulk.path));
-            let path = debug_assert_some!(path, "a lane is on a path of its session")?;
-            let is_worse = (has_flowing && !flows(&lane)) || (has_some && !carries(&lane));
-            if !bulk.is_ready || is_worse {
+        let has_some = self.own.iter(self.lanes).any(|(_, bulk)| self.carries(bulk));
+        let has_flowing = self.own.iter(self.lanes).any(|(_, bulk)| self.flows(bulk));
+        self.own.iter(self.lanes).filter_map(move |(lane, bulk)| {
+            let is_worse = (has_flowing && !self.flows(bulk)) || (has_some && !self.carries(bulk));
+            if !bulk.is_ready() || is_worse {
                 return None;
             }
-            // A lane without grants gives no samples: the expected rate rises until then.
-            let idle_until_ns = bulk.incoming.front().map_or(now_ns, |first| first.granted_ns);
-            let rate = match (bulk.rate.hoped_for(idle_until_ns), path.expected_rate()) {
-                (0, 0) => RATE_GUESS,
-                (0, expected) => expected,
-                (measured, _) => measured,
-            };
-            let lone = bulk.rate.lone_hoped_for(idle_until_ns);
-            let pace = if bulk.rate.is_known() || lone == 0 { rate } else { lone.min(rate) };
-            let (outstanding, latency_ns) = (bulk.incoming_bytes, bulk.rate.latency_ns());
-            let (is_refilling, share) = (bulk.is_refilling, shares.share_of(self, lanes, bulk));
-            let round_trip_ns = path.round_trip_ns;
-            let arrives_ns = bulk.incoming.front().map_or(now_ns, |first| first.granted_ns);
-            let wait_ns = arrives_ns.saturating_add(round_trip_ns).saturating_sub(now_ns);
-            Some(Candidate {
-                lane,
-                outstanding,
-                rate,
-                pace: pace.max(1),
-                latency_ns,
-                round_trip_ns,
-                wait_ns,
-                share,
-                is_refilling,
-            })
+            self.candidate(lane, bulk)
         })
     }
-}
 
-/// Returns whether a lane is so overdue that it is unpredictable: it gets no grants while others
-/// make progress, and is not counted.
-fn is_stuck(session: &Session, bulk: &BulkLane, now_ns: u64) -> bool {
-    let Some(first) = bulk.incoming.front() else { return false };
-    let waits_ns = now_ns.saturating_sub(bulk.rate.last_ns().max(first.granted_ns));
-    if waits_ns < STUCK_NS {
-        return false;
+    /// Returns a lane with what it is compared by.
+    fn candidate(self, lane: Id, bulk: &BulkLane) -> Option<LaneEstimate> {
+        let path = debug_assert_some!(self.rails.path(bulk.path()), "a lane is on a path")?;
+        // A lane without grants gives no samples: the expected rate rises until then.
+        let granted_ns = bulk.first_granted().map_or(self.now_ns, |first| first.granted_ns);
+        let measured = bulk.rate();
+        let rate = match (measured.hoped_for(granted_ns), path.expected_rate()) {
+            (0, 0) => RATE_GUESS,
+            (0, expected) => expected,
+            (measured, _) => measured,
+        };
+        let lone = measured.lone_hoped_for(granted_ns);
+        let pace = if measured.is_known() || lone == 0 { rate } else { lone.min(rate) };
+        let round_trip_ns = path.round_trip_ns;
+        Some(LaneEstimate {
+            lane,
+            outstanding: bulk.outstanding_bytes(),
+            rate,
+            pace: pace.max(1),
+            latency_ns: measured.latency_ns(),
+            round_trip_ns,
+            wait_ns: granted_ns.saturating_add(round_trip_ns).saturating_sub(self.now_ns),
+            share: self.shares.share_of(self.own, self.rails, self.lanes, bulk),
+            is_refilling: bulk.is_refilling(),
+        })
     }
-    let path = session.rails.paths.get(usize::from(bulk.path));
-    let round_trip_ns = path.map_or(0, |path| path.round_trip_ns);
-    let usual_ns = match bulk.rate.bytes_per_s() {
-        0 => u128::from(STUCK_NS),
-        rate => time_ns(u128::from(first.length), u128::from(rate)),
-    };
-    u128::from(waits_ns) >= STUCK_CHUNKS * (usual_ns + u128::from(round_trip_ns))
+
+    /// Returns whether a lane is ready, on a path that carries bulk data.
+    fn carries(self, bulk: &BulkLane) -> bool {
+        bulk.is_ready() && self.rails.carries_bulk(usize::from(bulk.path()))
+    }
+
+    /// Returns whether a lane carries bulk data, and is not so overdue that it is unpredictable:
+    /// then it gets no grants while others make progress, and is not counted.
+    fn flows(self, bulk: &BulkLane) -> bool {
+        self.carries(bulk) && !self.is_stuck(bulk)
+    }
+
+    fn is_stuck(self, bulk: &BulkLane) -> bool {
+        let Some(first) = bulk.first_granted() else { return false };
+        let waits_ns = self.now_ns.saturating_sub(bulk.rate().last_ns().max(first.granted_ns));
+        if waits_ns < STUCK_NS {
+            return false;
+        }
+        let round_trip_ns = self.rails.path(bulk.path()).map_or(0, |path| path.round_trip_ns);
+        let usual_ns = match bulk.rate().bytes_per_s() {
+            0 => u128::from(STUCK_NS),
+            rate => time_ns(u128::from(first.length), u128::from(rate)),
+        };
+        u128::from(waits_ns) >= STUCK_CHUNKS * (usual_ns + u128::from(round_trip_ns))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn candidate(rate: u64, latency_ns: u64) -> Candidate {
+    fn candidate(rate: u64, latency_ns: u64) -> LaneEstimate {
         let lane = Id::from_u64(0);
-        Candidate {
+        LaneEstimate {
             lane,
             outstanding: 0,
             rate,
@@ -296,8 +310,8 @@ mod tests {
     }
 
     /// Returns an idle lane of a path with this round trip.
-    fn at(round_trip_ns: u64, rate: u64) -> Candidate {
-        Candidate { round_trip_ns, wait_ns: round_trip_ns, ..candidate(rate, 0) }
+    fn at(round_trip_ns: u64, rate: u64) -> LaneEstimate {
+        LaneEstimate { round_trip_ns, wait_ns: round_trip_ns, ..candidate(rate, 0) }
     }
 
     #[test]
@@ -305,7 +319,7 @@ mod tests {
         const MIB: u64 = 1 << 20;
         let near = at(40_000, 1_250_000_000);
         let far = at(400_000, 125_000_000);
-        let is_needless = |left: u64, one: Candidate, chunk: u64| {
+        let is_needless = |left: u64, one: LaneEstimate, chunk: u64| {
             let field = Field::of([near, far].into_iter()).unwrap();
             field.is_needless(&one, one.finish_ns(chunk), left)
         };
@@ -325,11 +339,11 @@ mod tests {
         let idle = at(1_000_000, 100_000_000);
         assert_eq!(idle.finish_ns(10_000), 1_100_000);
         // Granted just now: 50 KB are ahead.
-        let begun = Candidate { outstanding: 50_000, ..idle };
+        let begun = LaneEstimate { outstanding: 50_000, ..idle };
         assert_eq!(begun.finish_ns(10_000), 1_600_000);
-        let arriving = Candidate { outstanding: 50_000, wait_ns: 0, ..idle };
+        let arriving = LaneEstimate { outstanding: 50_000, wait_ns: 0, ..idle };
         assert_eq!(arriving.finish_ns(10_000), 1_100_000);
-        let full = Candidate { outstanding: 500_000, wait_ns: 0, ..idle };
+        let full = LaneEstimate { outstanding: 500_000, wait_ns: 0, ..idle };
         assert_eq!(full.finish_ns(10_000), 5_100_000);
     }
 }

@@ -9,14 +9,11 @@
 
 use std::net::IpAddr;
 
-use super::super::context::Cx;
-use super::super::core::{Action, Core};
+use super::super::context::{Cx, SharedState};
+use super::super::core::Action;
 use super::super::session::Session;
 use super::super::silence::Resent;
 use super::super::table::Id;
-use super::lane_lost_of;
-use crate::wire::LaneLost;
-use crate::wire::lost::{CONTROL_LANE, FLAG_LANE_ALONE, FLAG_LANE_LONG};
 
 /// Bytes of a segment that any network passes: IPv6 has 1280 for a packet at the least.
 pub(crate) const SEGMENT_BYTES_SAFE: u16 = 1220;
@@ -125,7 +122,7 @@ pub(crate) fn describe(
 
 /// What is known of one pair.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownLimit {
     rail: u8,
     remote: IpAddr,
     /// Segments of so many bytes were lost.
@@ -138,7 +135,7 @@ struct Known {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentLimits {
-    known: Vec<Known>,
+    known: Vec<KnownLimit>,
 }
 
 impl SegmentLimits {
@@ -172,7 +169,7 @@ impl SegmentLimits {
                 self.known.remove(0);
             }
             let (for_ns, until_ns) = (AGAIN_MIN_NS, now_ns + AGAIN_MIN_NS);
-            self.known.push(Known { rail, remote, lost_bytes, until_ns, for_ns });
+            self.known.push(KnownLimit { rail, remote, lost_bytes, until_ns, for_ns });
             debug_assert!(self.known.len() <= PAIRS_MAX, "the oldest ones are dropped");
             return true;
         };
@@ -192,99 +189,41 @@ impl SegmentLimits {
     }
 }
 
-impl Core {
+impl SharedState {
     /// Returns the lengths of segments that pass.
     pub(crate) fn segment_limits(&self) -> &SegmentLimits {
-        &self.shared.segment_limits
+        &self.segment_limits
     }
 }
 
 impl Session {
-    /// The rail of this side, and the peer's address, of the path at `at`. `None`: there is none.
-    fn pair_of_rails(&self, at: u8) -> Option<(u8, IpAddr)> {
-        let (remote, rail) = self.way_of_path(at)?;
-        Some((rail, remote.ip()))
-    }
-
-    /// Longest segment of a connection that is to be opened by the path at `at`; `None`: as NICs
-    /// take it.
-    pub(crate) fn segment_limit(
-        &self,
-        cx: &Cx<'_>,
-        at: u8,
-        passing: Option<Passing>,
-        now_ns: u64,
-    ) -> Option<u16> {
-        cx.shared.segment_limits.limit(self.pair_of_rails(at)?, passing, now_ns)
-    }
-
-    /// The same of a lane that is to be opened, which notes it.
-    pub(crate) fn limit_segments(
-        &self,
-        cx: Cx<'_>,
-        lane: Id,
-        passing: Option<Passing>,
-        now_ns: u64,
-    ) -> Option<u16> {
-        let at = cx.shared.lanes.get(lane)?.path;
-        let limit = self.segment_limit(&cx, at, passing, now_ns);
-        cx.shared.lanes.get_mut(lane)?.segment_bytes = limit;
-        limit
-    }
-
     /// Segments of so many bytes are lost on the path at `at`: connections that are opened there
     /// have shorter ones, and bulk lanes of this side that have not are replaced, whether they have
     /// lost something yet or not. `true`: that was not known.
     ///
     /// RR-LANE-8.
-    pub(crate) fn note_segments_lost(
-        &self,
-        mut cx: Cx<'_>,
-        at: u8,
-        bytes: u16,
-        now_ns: u64,
-    ) -> bool {
-        let Some(way) = self.pair_of_rails(at) else { return false };
+    pub(crate) fn note_segments_lost(&self, cx: Cx<'_>, at: u8, bytes: u16, now_ns: u64) -> bool {
+        let Some(pair) = self.rails.pair(at, self.locators.first()) else { return false };
         // Shorter segments are not made, whichever length a peer reports.
         let bytes = bytes.max(SEGMENT_BYTES_SAFE + 1);
-        let is_new = cx.shared.segment_limits.learn(way, bytes, now_ns);
-        for &lane in self.lanes.iter().filter(|_| self.connection.is_initiator()) {
-            let is_long = cx.shared.lanes.get(lane).is_some_and(|bulk| {
-                bulk.path == at && bulk.segment_bytes.is_none_or(|limit| limit > bytes)
-            });
-            if is_long {
-                cx.act(Action::AbandonLane { lane, is_reported: false });
+        let is_new = cx.shared.segment_limits.learn(pair, bytes, now_ns);
+        if self.connection.is_initiator() {
+            for (lane, bulk) in self.lanes.on_path(&cx.shared.lanes, at) {
+                if bulk.has_segments_above(bytes) {
+                    cx.shared.actions.push_back(Action::AbandonLane { lane, is_reported: false });
+                }
             }
         }
         is_new
     }
 
-    /// Reports to the peer that a lane is given up here because segments of so many bytes are lost:
-    /// a bulk lane, or [`CONTROL_LANE`], which the peer has opened and replaces.
-    ///
-    /// RR-LANE-8.
-    pub(crate) fn announce_segments_lost(&mut self, mut cx: Cx<'_>, lane: u32, bytes: u16) {
-        let frame = lane_lost_of(lane, FLAG_LANE_ALONE | FLAG_LANE_LONG, bytes);
-        self.send_control(&mut cx, frame);
-    }
-
-    /// The peer has given a lane up, which may be gone here, because its segments are lost.
-    pub(super) fn note_lane_too_long(&self, cx: &mut Cx<'_>, lane: Option<Id>, lost: &LaneLost) {
-        let (number, bytes) = (lost.lane.get(), lost.segment_bytes.get());
-        let path = lane.and_then(|lane| cx.shared.lanes.get(lane)).map(|bulk| bulk.path);
-        // Its own end may have come first.
-        let at = path.or(self.rails.path_of_gone(number));
-        if number == CONTROL_LANE || at.is_some() {
-            cx.act(Action::SegmentsLost { session: cx.slot, at, bytes });
-        }
-    }
-
     /// The connection of a lane did not come about. If it was to have short segments it was not for
     /// the length of others that they were lost.
     pub(crate) fn doubt_segments_lost(&self, cx: Cx<'_>, lane: Id) {
-        let limited = cx.shared.lanes.get(lane).filter(|bulk| bulk.segment_bytes.is_some());
-        if let Some(way) = limited.and_then(|bulk| self.pair_of_rails(bulk.path)) {
-            cx.shared.segment_limits.forget(way);
+        let limited = cx.shared.lanes.get(lane).filter(|bulk| bulk.has_segment_limit());
+        let pair = limited.and_then(|bulk| self.rails.pair(bulk.path(), self.locators.first()));
+        if let Some(pair) = pair {
+            cx.shared.segment_limits.forget(pair);
         }
     }
 }

@@ -10,9 +10,9 @@ use super::super::session::Session;
 use super::super::table::{Id, Table};
 use super::rate::Rate;
 use super::schedule::RATE_GUESS;
-use super::{RailInfo, bytes_per_s, rails_of};
-use crate::proto::lanes::BulkLanes;
+use super::{RailInfo, Rails, bytes_per_s};
 use crate::proto::lanes::lane::BulkLane;
+use crate::proto::lanes::{BulkLanes, SessionLanes};
 
 /// Time for which shares remain unchanged, in nanoseconds.
 const REFRESH_NS: u64 = 500_000;
@@ -23,7 +23,7 @@ const GROWTH: u64 = 4;
 
 /// State of a rail of this side.
 #[derive(Clone, Copy, Debug, Default)]
-struct Incoming {
+struct SharedRail {
     /// Rate of all peers together.
     rate: Rate,
     /// Lanes that are pulled from; those of one peer count as one.
@@ -75,15 +75,14 @@ pub(crate) struct Share {
 /// Shares of rails; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    rails: Vec<Incoming>,
+    rails: Vec<SharedRail>,
     until_ns: u64,
 }
 
 /// Returns the rail of this side that a lane is on.
-fn rail_of(session: &Session, lane: &BulkLane) -> usize {
-    let path = session.rails.paths.get(usize::from(lane.path));
-    let (initiators, acceptors) = rails_of(path.map_or(0, |path| path.number));
-    usize::from(if session.connection.is_initiator() { initiators } else { acceptors })
+fn rail_of(rails: &Rails, lane: &BulkLane) -> usize {
+    // That of a session which has ended may be on a path that is gone.
+    usize::from(rails.own_rail(lane.path()).unwrap_or(0))
 }
 
 /// Returns the level of `rate` such that peers with smaller demands get their demand, and the
@@ -122,14 +121,14 @@ impl<'a> RailUse<'a> {
     /// Returns the lanes with outstanding or waiting grants on a rail, and the weight of each.
     fn pulled_from(self, rail: usize) -> impl Iterator<Item = (&'a BulkLane, Weight)> {
         self.lanes.iter().filter_map(move |(_, lane)| {
-            let session = self.sessions.at(lane.session as usize);
+            let session = self.sessions.at(lane.session() as usize);
             let session = debug_assert_some!(session, "the session of a lane is in the table")?;
             let is_wanting = !session.rendezvous.is_empty();
-            let is_pulled = !lane.incoming.is_empty() || is_wanting;
-            if !lane.is_ready || !is_pulled || rail_of(session, lane) != rail {
+            let is_pulled = lane.expects_chunk() || is_wanting;
+            if !lane.is_ready() || !is_pulled || rail_of(&session.rails, lane) != rail {
                 return None;
             }
-            Some((lane, weight_of(session, self.lanes, rail)))
+            Some((lane, weight_of(&session.lanes, &session.rails, self.lanes, rail)))
         })
     }
 
@@ -144,24 +143,21 @@ impl<'a> RailUse<'a> {
     }
 }
 
-/// Returns the weight of each lane of a peer on a rail.
-fn weight_of(session: &Session, lanes: &BulkLanes, rail: usize) -> Weight {
-    let is_there = |&&lane: &&Id| {
-        let lane = lanes.get(lane);
-        lane.is_some_and(|lane| lane.is_ready && rail_of(session, lane) == rail)
-    };
-    Weight::of_one_in(session.lanes.iter().filter(is_there).count() as u64)
+/// Returns the weight of each lane of a peer on a rail. `own` are all of them.
+fn weight_of(own: &SessionLanes, rails: &Rails, lanes: &BulkLanes, rail: usize) -> Weight {
+    let is_there = |(_, lane): &(Id, &BulkLane)| lane.is_ready() && rail_of(rails, lane) == rail;
+    Weight::of_one_in(own.iter(lanes).filter(is_there).count() as u64)
 }
 
-impl Incoming {
+impl SharedRail {
     /// Splits a rail among the peers that are pulled from by it now.
     fn split(&mut self, rail: usize, rail_use: RailUse<'_>, now_ns: u64) {
         let mut peers = Weight::default();
         let mut latency_ns = u64::MAX;
         for (lane, weight) in rail_use.pulled_from(rail) {
             peers.0 += weight.0;
-            if lane.rate.latency_ns() > 0 {
-                latency_ns = latency_ns.min(lane.rate.latency_ns());
+            if lane.rate().latency_ns() > 0 {
+                latency_ns = latency_ns.min(lane.rate().latency_ns());
             }
         }
         self.latency_ns = if latency_ns == u64::MAX { 0 } else { latency_ns };
@@ -172,7 +168,7 @@ impl Incoming {
         let rate = rail_use.rate_of_rail(rail, self.rate, now_ns);
         let wishes = || {
             rail_use.pulled_from(rail).map(|(lane, weight)| {
-                let known = lane.rate.bytes_per_s();
+                let known = lane.rate().bytes_per_s();
                 ((known > 0).then_some(known + known / 4), weight)
             })
         };
@@ -185,21 +181,17 @@ impl Shares {
     /// of a session.
     pub(crate) fn note_chunk(
         &mut self,
-        session: &Session,
+        rails: &Rails,
         at: u8,
         (length, granted_ns): (u32, u64),
         now_ns: u64,
     ) {
-        let path = session.rails.paths.get(usize::from(at));
-        let Some(path) = debug_assert_some!(path, "a lane is on a path of its session") else {
-            return;
-        };
-        let (initiators, acceptors) = rails_of(path.number);
-        let rail = if session.connection.is_initiator() { initiators } else { acceptors };
-        if self.rails.len() <= usize::from(rail) {
-            self.rails.resize_with(usize::from(rail) + 1, Incoming::default);
+        let rail = debug_assert_some!(rails.own_rail(at), "a lane is on a path of its session");
+        let Some(rail) = rail.map(usize::from) else { return };
+        if self.rails.len() <= rail {
+            self.rails.resize_with(rail + 1, SharedRail::default);
         }
-        self.rails[usize::from(rail)].rate.handle_arrival(u64::from(length), granted_ns, now_ns);
+        self.rails[rail].rate.handle_arrival(u64::from(length), granted_ns, now_ns);
     }
 
     /// Splits rails among the peers that are pulled from now, if the last split is old.
@@ -213,22 +205,23 @@ impl Shares {
         }
     }
 
-    /// Returns a lane's share of its rail; `None`: no other peer uses that.
-    pub(crate) fn share_of(
+    /// Returns a lane's share of its rail; `None`: no other peer uses that. `own` are the lanes of
+    /// its session, and `rails` those between both sides.
+    pub(super) fn share_of(
         &self,
-        session: &Session,
+        own: &SessionLanes,
+        rails: &Rails,
         lanes: &BulkLanes,
         lane: &BulkLane,
     ) -> Option<Share> {
-        let rail = rail_of(session, lane);
+        let rail = rail_of(rails, lane);
         let known = self.rails.get(rail).filter(|known| known.peers.are_several())?;
-        let path = session.rails.paths.get(usize::from(lane.path));
-        let path = debug_assert_some!(path, "a lane is on a path of its session")?;
-        let fair = weight_of(session, lanes, rail).of(known.level);
-        let own = lane.rate.bytes_per_s();
-        let rate = if own > 0 { fair.min(GROWTH * own) } else { fair };
+        let path = debug_assert_some!(rails.path(lane.path()), "a lane is on a path")?;
+        let fair = weight_of(own, rails, lanes, rail).of(known.level);
+        let measured = lane.rate().bytes_per_s();
+        let rate = if measured > 0 { fair.min(GROWTH * measured) } else { fair };
         // Where no datagrams pass the lane's own delay is the only measure of the round trip.
-        let known_ns = [path.round_trip_ns, lane.rate.latency_ns(), known.latency_ns];
+        let known_ns = [path.round_trip_ns, lane.rate().latency_ns(), known.latency_ns];
         let round_trip_ns = known_ns.into_iter().find(|&ns| ns > 0).unwrap_or(0);
         Some(Share { rate, round_trip_ns })
     }

@@ -52,7 +52,7 @@ fn rate(delivered: &Delivered, elapsed_ns: u64, segment_bytes: u64) -> Option<u6
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum State {
+enum TrialState {
     /// The path in use is measured.
     #[default]
     Resting,
@@ -70,8 +70,8 @@ enum State {
 
 /// Bandwidth trials; see the module.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trial {
-    state: State,
+pub(crate) struct BandwidthTrial {
+    state: TrialState,
     /// Path, delivery counters and time of the last reading while resting.
     before: Option<(u16, Delivered, u64)>,
     /// When the next reading is due.
@@ -86,7 +86,7 @@ pub(crate) struct Trial {
     known_rate: u64,
 }
 
-impl Trial {
+impl BandwidthTrial {
     /// Returns whether [`Self::read`] is due.
     #[inline]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
@@ -95,7 +95,7 @@ impl Trial {
 
     /// Returns whether another path is on trial.
     pub(crate) fn is_trying(&self) -> bool {
-        matches!(self.state, State::Trying { .. })
+        matches!(self.state, TrialState::Trying { .. })
     }
 
     /// Defers the reading, as there is no data yet.
@@ -113,20 +113,26 @@ impl Trial {
     ) -> Option<u16> {
         self.next_ns = now_ns + READING_NS;
         match self.state {
-            State::Resting => self.begin(now_ns, used, others),
-            State::Trying { path, .. } if path != used.path => {
+            TrialState::Resting => self.begin(now_ns, used, others),
+            TrialState::Trying { path, .. } if path != used.path => {
                 // The segments were moved for another reason, which has priority.
                 self.wins = 0;
                 self.rest(now_ns, 0);
                 Some(used.path)
             }
-            State::Trying { begin: ref mut begin @ None, .. } => {
+            TrialState::Trying { begin: ref mut begin @ None, .. } => {
                 *begin = Some((used.delivered, now_ns));
                 None
             }
-            State::Trying { home, home_rate, path, since_ns, begin: Some((begin, begin_ns)) } => {
+            TrialState::Trying {
+                home,
+                home_rate,
+                path,
+                since_ns,
+                begin: Some((begin, begin_ns)),
+            } => {
                 if now_ns - begin_ns > READING_MAX_NS && now_ns < since_ns + TRIAL_MAX_NS {
-                    self.state = State::Trying {
+                    self.state = TrialState::Trying {
                         home,
                         home_rate,
                         path,
@@ -188,13 +194,13 @@ impl Trial {
         self.wins = if path == self.last { self.wins } else { 0 };
         self.last = path;
         self.state =
-            State::Trying { home: used.path, home_rate, path, since_ns: now_ns, begin: None };
+            TrialState::Trying { home: used.path, home_rate, path, since_ns: now_ns, begin: None };
         self.next_ns = now_ns + CHANGE_NS;
         Some(path)
     }
 
     fn rest(&mut self, now_ns: u64, known_rate: u64) {
-        (self.state, self.before, self.known_rate) = (State::Resting, None, known_rate);
+        (self.state, self.before, self.known_rate) = (TrialState::Resting, None, known_rate);
         if self.wins > 0 {
             // Soon again, after a reading of the other one.
             self.next_trial_ns = now_ns;
@@ -216,7 +222,7 @@ mod tests {
 
     /// A session that sends all the time, on paths with these rates in MB/s.
     struct Bench {
-        trial: Trial,
+        trial: BandwidthTrial,
         now_ns: u64,
         used: u16,
         rates: Vec<u64>,
@@ -231,7 +237,7 @@ mod tests {
     impl Bench {
         fn new(rates: &[u64]) -> Self {
             Self {
-                trial: Trial::default(),
+                trial: BandwidthTrial::default(),
                 now_ns: SECOND,
                 used: 0,
                 rates: rates.to_vec(),

@@ -5,11 +5,9 @@ use super::super::core::{Action, Core};
 use super::super::eager_limit::CopySpeed;
 use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
-use super::super::lanes::lane::{GRANTED_MAX, Incoming, Outgoing};
-use super::super::late::Late;
+use super::super::lanes::lane::{BulkLane, ChunkArrival, GrantedRange, ServedRange};
 use super::super::operation::OperationState;
 use super::super::ready::Work;
-use super::super::segments::window::FRAMES_MAX;
 use super::super::session::Session;
 use super::super::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
@@ -60,27 +58,16 @@ impl Session {
         copy_speed: CopySpeed,
     ) -> Option<Arrived> {
         let bulk = cx.shared.lanes.get_mut(lane)?;
-        let incoming = *bulk.incoming.front()?;
-        if !bulk.is_receiving {
-            return None;
+        let arrival = bulk.end_receive(header, self.segments.has_checksums(), now_ns)?;
+        let ChunkArrival { length, checksum, granted_ns, was_idle } = arrival;
+        let (at, rate) = (bulk.path(), *bulk.rate());
+        self.rails.handle_arrival(at.into(), length, rate);
+        if was_idle {
+            let lanes = self.lanes.ids().len();
+            self.segments.eager_limit_mut().handle_lone_chunk(&rate, copy_speed, lanes);
         }
-        (bulk.is_receiving, bulk.used_ns) = (false, now_ns);
-        debug_assert!(bulk.is_ready, "only lanes that are ready carry chunks");
-        let checksum = incoming.agrees(header?, &bulk.keys.receive)?;
-        if !self.segments.has_checksums() && checksum != 0 {
-            return None;
-        }
-        let Incoming { length, granted_ns, .. } = incoming;
-        let was_idle = bulk.rate.handle_arrival(length.into(), granted_ns, now_ns);
-        bulk.pop_incoming();
-        let (path, rate, is_first) = (bulk.path, bulk.rate, bulk.is_fresh);
-        self.lane_failures = Late::NONE;
-        self.rails.handle_arrival(path.into(), length, rate);
-        self.handle_chunk_time(was_idle, &rate, copy_speed);
-        cx.shared.shares.note_chunk(self, path, (length, granted_ns), now_ns);
-        if is_first {
-            self.note_lanes_in_use(cx);
-        }
+        cx.shared.shares.note_chunk(&self.rails, at, (length, granted_ns), now_ns);
+        self.lanes.handle_carried(&mut cx.shared.lanes, lane);
         cx.add_work(Work::Grant);
         cx.shared.lanes.mark_runnable(lane);
         Some(Arrived { length, checksum: self.segments.has_checksums().then_some(checksum) })
@@ -92,11 +79,8 @@ impl Core {
     /// Returns the range that the driver should receive next on a lane, which is receiving then.
     pub(crate) fn next_receive(&mut self, lane: Id) -> Option<ChunkReceive> {
         let bulk = self.shared.lanes.get_mut(lane)?;
-        if bulk.is_receiving || !bulk.is_ready {
-            return None;
-        }
-        let &Incoming { operation, offset, length, .. } = bulk.incoming.front()?;
-        let Some((pulling, _)) = self.shared.operations.pulling(bulk.session, operation) else {
+        let GrantedRange { operation, offset, length, .. } = bulk.next_receive()?;
+        let Some((pulling, _)) = self.shared.operations.pulling(bulk.session(), operation) else {
             // The receive has ended, but its bytes will arrive: the lane is not usable any more.
             self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
             return None;
@@ -106,7 +90,7 @@ impl Core {
             "what is received was granted"
         );
         pulling.targeted += 1;
-        bulk.is_receiving = true;
+        bulk.begin_receive();
         Some(ChunkReceive { operation, offset, length })
     }
 
@@ -123,7 +107,7 @@ impl Core {
         effects: &mut impl Effects,
     ) -> bool {
         let copy_speed = effects.copy_speed();
-        let slot = self.shared.lanes.get(lane).map(|bulk| bulk.session);
+        let slot = self.shared.lanes.get(lane).map(BulkLane::session);
         let entered = slot.and_then(|slot| self.enter(slot));
         let arrived = entered.and_then(|(session, mut cx)| {
             session.accept_chunk(&mut cx, lane, header, now_ns, copy_speed)
@@ -217,7 +201,7 @@ impl Session {
         number: u32,
     ) -> Result<(), FrameError> {
         // A lane that failed here while the grant was in transit fails there, too.
-        let Some(lane) = cx.shared.lanes.named(&self.lanes, number) else {
+        let Some(lane) = cx.shared.lanes.named(self.lanes.ids(), number) else {
             cx.shared.counters.stale_frames += 1;
             return Ok(());
         };
@@ -225,25 +209,11 @@ impl Session {
         let Some(bulk) = debug_assert_some!(bulk, "the lanes of a session exist") else {
             return Ok(());
         };
-        let (expected, got) = (bulk.expected_chunk, grant.chunk.get());
-        let ahead = got.wrapping_sub(expected);
-        if ahead > 0 && !planted!(GrantsAsTheyCome) {
-            let ahead_of = |early: &Grant| early.chunk.get().wrapping_sub(expected);
-            let at = bulk.early.partition_point(|early| ahead_of(early) < ahead);
-            let is_there = bulk.early.get(at).is_some_and(|early| early.chunk.get() == got);
-            // At most as many frames can be missing.
-            if ahead >= FRAMES_MAX || is_there {
-                return Err(FrameError::BadChunkNumber { expected, got });
-            }
-            bulk.early.insert(at, *grant);
+        if !bulk.reorder(grant)? {
             return Ok(());
         }
         self.serve_grant(cx, lane, grant)?;
-        while let Some(bulk) = cx.shared.lanes.get_mut(lane)
-            && let Some(&next) = bulk.early.front()
-            && next.chunk.get() == bulk.expected_chunk
-        {
-            bulk.early.pop_front();
+        while let Some(next) = cx.shared.lanes.get_mut(lane).and_then(BulkLane::take_early) {
             self.serve_grant(cx, lane, &next)?;
         }
         Ok(())
@@ -255,52 +225,41 @@ impl Session {
     fn serve_grant(&mut self, cx: &mut Cx<'_>, lane: Id, grant: &Grant) -> Result<(), FrameError> {
         let id = Id::from_u64(grant.send_operation.get());
         let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "a named lane exists");
-        let Some(bulk) = bulk.filter(|bulk| !bulk.is_refused) else {
+        let Some(bulk) = bulk.filter(|bulk| !bulk.is_refused()) else {
             cx.shared.counters.stale_frames += 1;
             return Ok(());
         };
         let Some((_, message, _)) = cx.shared.operations.serving(cx.slot, id) else {
-            bulk.is_refused = true;
+            bulk.refuse();
             self.refuse_grant(cx, grant.over(), grant.receive_operation.get());
             cx.act(Action::CloseLane { lane, is_failure: true });
             return Ok(());
         };
         grant.check_range(message, CHUNK_BYTES_MAX)?;
-        if grant.chunk.get() != bulk.expected_chunk {
-            let (expected, got) = (bulk.expected_chunk, grant.chunk.get());
-            return Err(FrameError::BadChunkNumber { expected, got });
-        }
-        if bulk.outgoing.len() >= GRANTED_MAX {
-            return Err(FrameError::AnswersWait(bulk.outgoing.len()));
-        }
-        bulk.push_outgoing(Outgoing {
+        bulk.serve(ServedRange {
             operation: id,
             receive_operation: grant.receive_operation.get(),
             offset: grant.offset.get(),
             length: grant.length.get(),
             chunk: grant.chunk.get(),
-        });
+        })?;
         self.segments.eager_limit_mut().follow(grant.eager_class);
-        // In datagrams it may have been sent before the peer lost the lane and requested one.
-        self.lanes_wanted &= self.segments.has_datagrams() && grant.lane.get() < self.wanted_before_lane;
+        let are_reordered = self.segments.has_datagrams();
+        self.lanes.handle_grant(grant.lane.get(), are_reordered);
         cx.shared.lanes.mark_runnable(lane);
         Ok(())
     }
 
     /// Notes that the kernel has all bytes of the chunk of [`Core::next_send`].
-    pub(crate) fn handle_chunk_sent(&mut self, mut cx: Cx<'_>, lane: Id, now_ns: u64) {
-        let bulk = cx.shared.lanes.get_mut(lane).filter(|bulk| bulk.is_sending);
-        let Some(bulk) = debug_assert_some!(bulk, "the kernel was given a chunk") else { return };
-        let length = bulk.pop_outgoing(now_ns);
-        let (is_first, path) = (bulk.is_fresh, usize::from(bulk.path));
+    pub(crate) fn handle_chunk_sent(&mut self, cx: Cx<'_>, lane: Id, now_ns: u64) {
+        let bulk = cx.shared.lanes.get_mut(lane);
+        let Some(bulk) = debug_assert_some!(bulk, "the lane carries a chunk") else { return };
+        let Some(length) = bulk.end_send(now_ns) else { return };
+        self.rails.handle_sent(bulk.path().into(), length);
         cx.shared.lanes.mark_runnable(lane);
         // The receiver decides whether chunks arrive completely; a side that only sends would
         // accumulate failures over its whole lifetime.
-        self.lane_failures = Late::NONE;
-        self.rails.handle_sent(path, length);
-        if is_first {
-            self.note_lanes_in_use(&mut cx);
-        }
+        self.lanes.handle_carried(&mut cx.shared.lanes, lane);
     }
 }
 
@@ -311,26 +270,21 @@ impl Core {
     /// RR-RDV-2, RR-SUM-4.
     pub(crate) fn next_send(&mut self, lane: Id, effects: &impl Effects) -> Option<ChunkSend> {
         let bulk = self.shared.lanes.get_mut(lane)?;
-        if bulk.is_sending || !bulk.is_ready {
-            return None;
-        }
-        let &outgoing = bulk.outgoing.front()?;
-        let found = self.shared.operations.serving(bulk.session, outgoing.operation);
+        let ServedRange { operation, offset, length, .. } = bulk.next_send()?;
+        let found = self.shared.operations.serving(bulk.session(), operation);
         let Some((serving, ..)) = found else {
             self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
             return None;
         };
         serving.unreleased += 1;
-        bulk.is_sending = true;
-        let Outgoing { operation, offset, length, .. } = outgoing;
-        let session = self.sessions.at(bulk.session as usize);
+        let session = self.sessions.at(bulk.session() as usize);
         let session = debug_assert_some!(session, "the session of a lane is in the table");
         let checksum = match session.is_some_and(|session| session.segments.has_checksums()) {
             true => effects.checksum(operation, offset, length),
             false => 0,
         };
-        let header = outgoing.header(&bulk.keys.send, checksum);
-        Some(ChunkSend { operation, offset, length, header, is_followed: bulk.outgoing.len() > 1 })
+        let (header, is_followed) = bulk.begin_send(checksum)?;
+        Some(ChunkSend { operation, offset, length, header, is_followed })
     }
 
     /// Notes that the kernel has released a sent chunk.

@@ -3,9 +3,9 @@
 use super::super::context::{Cx, SharedState};
 use super::super::core::Core;
 use super::super::hint::Hint;
-use super::super::lanes::lane::GRANTED_MAX;
-use super::super::lanes::{BulkLanes, Wait};
-use super::super::rails::schedule::{Choice, Next};
+use super::super::lanes::lane::BulkLane;
+use super::super::lanes::{BulkLanes, SessionLanes, Wait};
+use super::super::rails::schedule::{GrantTarget, LaneSchedule, Next};
 use super::super::rails::shares::RailUse;
 use super::super::ready::Work;
 use super::super::session::{ControlFrame, Session};
@@ -166,9 +166,8 @@ impl SessionRendezvous {
     /// Returns whether the session, whose lanes are `lanes`, grants again after a few more chunks:
     /// then DONE can wait for that datagram, since one for each completed message costs both sides
     /// as much as 8 KiB of bulk data.
-    fn grants_soon(&self, lanes: &[Id], table: &BulkLanes) -> bool {
-        let comes = |lane: &Id| table.get(*lane).is_some_and(|it| !it.incoming.is_empty());
-        !self.queue.is_empty() && lanes.iter().any(comes)
+    fn grants_soon(&self, lanes: &SessionLanes, table: &BulkLanes) -> bool {
+        !self.queue.is_empty() && lanes.expect_chunks(table)
     }
 }
 
@@ -190,8 +189,8 @@ impl Session {
     fn grant_next(&mut self, cx: &mut Cx<'_>, now_ns: u64) -> bool {
         if self.rendezvous.is_empty() {
             // The peer may have closed its lane because it needs none: others go first.
-            if self.lanes_wanted && self.lanes.is_empty() && !self.lanes_requested {
-                self.request_lanes_later(cx, Wait::Room);
+            if self.lanes.lack_wanted() {
+                self.lanes.wait(cx, Wait::Room);
             }
             return false;
         }
@@ -206,7 +205,10 @@ impl Session {
     /// Grants the next range on the lane that would deliver it first. Returns `false` if there is
     /// none, or enough is granted on all.
     fn grant_on_lane(&mut self, cx: &mut Cx<'_>, chunks: (u64, u64), now_ns: u64) -> bool {
-        let Choice { lane, chunk_bytes, is_last } = match self.choose_lane(cx, chunks, now_ns) {
+        let left = self.rendezvous.ungranted(&cx.shared.operations);
+        let (lanes, shares) = (&cx.shared.lanes, &cx.shared.shares);
+        let schedule = LaneSchedule::new((&self.lanes, &self.rails), lanes, shares, now_ns);
+        let GrantTarget { lane, chunk_bytes, is_last } = match schedule.choose(left, chunks) {
             Next::Now(choice) => choice,
             Next::Later => return false,
             Next::NoLane => {
@@ -215,16 +217,15 @@ impl Session {
             }
         };
         // Horizons count bytes, and ranges may be short. Arrivals trigger the next attempt.
-        if cx.shared.lanes.get(lane).is_some_and(|bulk| bulk.incoming.len() >= GRANTED_MAX) {
+        if cx.shared.lanes.get(lane).is_some_and(BulkLane::is_full) {
             return false;
         }
         let next = self.rendezvous.next_range(cx, |left| range_bytes(left, chunk_bytes), now_ns);
         let Some(NextRange { id, send_operation, offset, length }) = next else { return false };
         let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "the chosen lane exists");
         let Some(bulk) = bulk else { return false };
-        let chunk = bulk.push_incoming(id, (offset, length), now_ns);
-        bulk.is_refilling = !is_last;
-        let number = bulk.number;
+        let chunk = bulk.grant(id, (offset, length), is_last, now_ns);
+        let number = bulk.number();
         cx.shared.lanes.mark_runnable(lane);
         let over = GrantOver::Lane { lane: number, chunk };
         let grant = Grant {

@@ -332,7 +332,7 @@ impl Core {
                 self.with(slot, |it, mut cx| it.handle_rail(&mut cx, rail)).unwrap_or(Ok(()))?;
             }
             Frame::LaneLost(lost) => {
-                self.with(slot, |it, mut cx| it.handle_lane_lost(&mut cx, lost));
+                self.with(slot, |it, mut cx| it.lanes.handle_lost(&mut cx, &it.rails, lost));
             }
             Frame::OneSided(header, data, operands) => {
                 let (request, with) = ((number, *header), (*data, *operands));

@@ -617,7 +617,7 @@ impl Session {
     pub(crate) fn shrink_idle(&mut self) {
         self.waiting.shrink_to_fit();
         self.rendezvous.shrink();
-        self.lanes.shrink_to_fit();
+        self.lanes.shrink();
         self.segments.shrink();
     }
 }

@@ -17,7 +17,7 @@ impl Net {
             return;
         };
         let session = here.core.sessions.at(slot as usize).unwrap().id;
-        let name = here.core.shared.lanes.get(lane).unwrap().number;
+        let name = here.core.shared.lanes.get(lane).unwrap().number();
         let there = &mut self.engines[peer].core;
         let hello = lane_hello(engine_id(number), session, name);
         let other = there.join_as_lane(&hello, now_ns).unwrap();

@@ -47,7 +47,7 @@ impl Engine {
     pub(super) fn new(number: usize, config: &Config) -> Self {
         let mut core = Core::new(engine_id(number), config.clone());
         for endpoint in 0..ENDPOINTS {
-            assert_eq!(core.endpoints_mut().open(), Some(endpoint));
+            assert_eq!(core.shared_mut().endpoints_mut().open(), Some(endpoint));
         }
         Self {
             core,

@@ -92,7 +92,7 @@ impl Net {
                 speed_mbps: 1000,
                 role,
             };
-            engine.core.set_rails(roles.iter().enumerate().map(info).collect());
+            engine.core.shared_mut().set_rails(roles.iter().enumerate().map(info).collect());
         }
         net.stall(1_000_000);
         net
@@ -276,11 +276,13 @@ impl Net {
         match action {
             // Rails of equal index are paired to paths.
             Action::PairRails { session } => {
-                core.with(session, |it, cx| it.describe_first_path(&cx));
+                core.with(session, |it, cx| it.rails.describe_first_path(&cx));
                 for rail in (1..RAILS as u8).filter(|_| number == 0) {
                     let path = path_number(rail, rail);
-                    let at =
-                        core.enter(session).and_then(|(it, cx)| it.add_path(&cx, path)).unwrap();
+                    let at = core
+                        .enter(session)
+                        .and_then(|(it, cx)| it.rails.add_path(&cx, path))
+                        .unwrap();
                     paths.open_other_path(core, self.events.now_ns, session, path, at);
                 }
             }

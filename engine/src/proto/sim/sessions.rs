@@ -41,7 +41,7 @@ fn accept_with(
     keys: SessionKeys,
 ) -> u32 {
     // Any epoch later than the previous ones.
-    let epoch = core.peers_mut().next_epoch();
+    let epoch = core.shared_mut().peers_mut().next_epoch();
     let admission = core.judge_hello(engine, locator(), ours.session, epoch, 0).unwrap();
     core.admit_peer(admission, ours, theirs, keys).unwrap()
 }
@@ -54,9 +54,9 @@ pub(crate) fn connect(
     id: u64,
     keys: SessionKeys,
 ) -> [u32; 2] {
-    let slot = opener.peers().session_of(acceptor_engine).unwrap();
+    let slot = opener.shared().peers().session_of(acceptor_engine).unwrap();
     opener.want_connection(slot, 0);
-    let (ours, theirs) = (opener.offer(id), acceptor.offer(id));
+    let (ours, theirs) = (opener.shared().offer(id), acceptor.shared().offer(id));
     let other = accept_with(acceptor, opener_engine, (theirs, ours), keys.clone());
     let connection = &mut opener.sessions.at_mut(slot as usize).unwrap().connection;
     connection.handle_connected(0, 1);

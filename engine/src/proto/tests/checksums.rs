@@ -1,27 +1,17 @@
 //! Corrupted chunks.
 
-use super::super::rendezvous::chunks::{BAD_CHUNKS_MAX, ChunkReceive};
+use super::super::rendezvous::chunks::BAD_CHUNKS_MAX;
 use super::super::segments::append_segment;
 use super::super::session::Session;
 use super::*;
-use crate::proto::lanes::lane::Outgoing;
 use crate::wire::chunk::ChunkHeader;
 use crate::wire::segment::SEGMENT_SUMS_BYTES;
 
 /// Delivers the next chunk, intact or corrupted.
 pub(super) fn chunk_comes(bench: &mut Bench, lane: Id, is_intact: bool) -> bool {
     let chunk = bench.core.next_receive(lane).unwrap();
-    let ChunkReceive { operation, offset, length } = chunk;
-    let bulk = bench.core.shared.lanes.get(lane).unwrap();
-    let sent = Outgoing {
-        operation,
-        receive_operation: operation.to_u64(),
-        offset,
-        length,
-        chunk: bulk.incoming.front().unwrap().chunk,
-    };
-    let sum = checksum(offset, length) ^ u32::from(!is_intact);
-    let header = sent.header(&bulk.keys.receive, sum);
+    let sum = checksum(chunk.offset, chunk.length) ^ u32::from(!is_intact);
+    let header = bench.core.shared.lanes.get(lane).unwrap().first_header(sum).unwrap();
     bench.core.handle_chunk_received(lane, chunk, Some(&header), 0, &mut bench.results)
 }
 

@@ -46,14 +46,14 @@ fn claimed_message_holds_credit_until_received_or_discarded() {
         let mut bench = Bench::new(Config::for_tests());
         bench.deliver(&eager(0, 100, 77)).unwrap();
         let (claim, _) = bench.claim().unwrap();
-        assert!(bench.core.unexpected().held_bytes().0 > 0);
+        assert!(bench.core.shared().unexpected().held_bytes().0 > 0);
         assert!(bench.transmit().is_empty(), "it is not matched");
         if is_discarded {
             assert!(bench.core.discard_claimed(claim));
         } else {
             bench.receive_claimed(claim, 100);
         }
-        assert_eq!(bench.core.unexpected().held_bytes().0, 0);
+        assert_eq!(bench.core.shared().unexpected().held_bytes().0, 0);
         assert_eq!(bench.transmit(), [frame::KIND_MATCHED], "its send completes as well");
     }
 }

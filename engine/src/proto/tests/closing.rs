@@ -62,7 +62,7 @@ fn closed_rendezvous_send_ends_after_the_kernel_and_serves_no_more() {
 #[test]
 fn cancelled_waiting_sends_unblock_others() {
     let mut bench = Bench::new(Config::for_tests());
-    let second = bench.core.endpoints_mut().open().unwrap();
+    let second = bench.core.shared_mut().endpoints_mut().open().unwrap();
     // The peer has credit for two.
     let sent: Vec<Id> = (0..2).map(|_| bench.send(8, CompletionLevel::Match)).collect();
     assert_eq!(bench.transmit(), [frame::KIND_EAGER; 2]);
@@ -103,13 +103,29 @@ fn completed_sends_may_be_lost_until_the_peer_acknowledges_them() {
     let mut bench = Bench::new(Config::for_tests());
     let slot = bench.slot;
     for _ in 0..2 {
-        assert!(!bench.core.session(slot).unwrap().segments.may_lose_completed(bench.core.pool()));
+        assert!(
+            !bench
+                .core
+                .session(slot)
+                .unwrap()
+                .segments
+                .may_lose_completed(bench.core.shared().pool())
+        );
         bench.send(10, CompletionLevel::Inject);
         assert_eq!((bench.transmit(), bench.flags), (vec![frame::KIND_EAGER], 0));
-        assert!(bench.core.session(slot).unwrap().segments.may_lose_completed(bench.core.pool()));
+        assert!(
+            bench
+                .core
+                .session(slot)
+                .unwrap()
+                .segments
+                .may_lose_completed(bench.core.shared().pool())
+        );
         bench.acknowledge();
     }
-    assert!(!bench.core.session(slot).unwrap().segments.may_lose_completed(bench.core.pool()));
+    assert!(
+        !bench.core.session(slot).unwrap().segments.may_lose_completed(bench.core.shared().pool())
+    );
 }
 
 /// A peer inserted again for a second endpoint has no session that could still be left.

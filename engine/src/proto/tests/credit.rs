@@ -29,7 +29,7 @@ fn what_an_attempt_to_connect_gives_back_extends_windows_that_met_the_bound() {
     let mut bench = Bench::new(config);
     let engines = 100..124;
     for engine in engines.clone() {
-        bench.core.offer_to(engine, engine);
+        bench.core.shared_mut().offer_to(engine, engine);
     }
     let window = |bench: &Bench| {
         bench.core.sessions.at(bench.slot as usize).unwrap().segments.receive_credits().both()[0]
@@ -52,18 +52,18 @@ fn what_is_given_back_visits_only_sessions_with_low_windows() {
     let config = Config { envelope_credits: 16, unexpected_messages: 400, ..Config::for_tests() };
     let mut bench = Bench::new(config);
     for engine in 100..124 {
-        bench.core.offer_to(engine, engine);
+        bench.core.shared_mut().offer_to(engine, engine);
     }
-    assert_eq!(bench.core.offers().low(), [] as [u32; 0]);
+    assert_eq!(bench.core.shared().offers().low(), [] as [u32; 0]);
     for _ in 0..16 {
         bench.deliver(&eager(0, 0, 0)).unwrap();
     }
-    assert_eq!(bench.core.offers().low(), [bench.slot]);
+    assert_eq!(bench.core.shared().offers().low(), [bench.slot]);
     // Nothing is free: the session is not even looked at, and waits for more.
     bench.core.extend_others();
-    assert_eq!(bench.core.offers().low(), [bench.slot]);
+    assert_eq!(bench.core.shared().offers().low(), [bench.slot]);
     bench.core.end_offer_to(100);
-    assert_eq!(bench.core.offers().low(), [] as [u32; 0], "8 of 24 are left");
+    assert_eq!(bench.core.shared().offers().low(), [] as [u32; 0], "8 of 24 are left");
 }
 
 /// RR-CREDIT-5
@@ -90,7 +90,7 @@ fn window_shrinks_as_the_messages_that_it_grew_for_are_received() {
         bench.receive(0);
         bench.transmit();
     }
-    assert_eq!((window(&bench), bench.core.reserved().0), (16, 16));
+    assert_eq!((window(&bench), bench.core.shared().reserved().0), (16, 16));
 }
 
 impl Core {

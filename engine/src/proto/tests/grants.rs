@@ -1,7 +1,7 @@
 //! A peer that grants without limit and reads nothing.
 
 use super::*;
-use crate::proto::lanes::lane::{GRANTED_MAX, Incoming};
+use crate::proto::lanes::lane::GRANTED_MAX;
 use crate::proto::ready::Work;
 
 /// RR-RDV-9
@@ -16,7 +16,7 @@ fn peer_that_grants_without_reading_is_disconnected() {
     }
     let one_more = grant(send, 0, 1, GRANTED_MAX as u32);
     assert_eq!(bench.deliver(&one_more), Err(FrameError::AnswersWait(GRANTED_MAX)));
-    assert_eq!(bench.core.shared.lanes.get(lane).unwrap().outgoing.len(), GRANTED_MAX);
+    assert_eq!(bench.core.shared.lanes.get(lane).unwrap().ranges_to_send(), GRANTED_MAX);
 }
 
 /// A peer may grant on a lane and refuse it then: nothing is sent on it.
@@ -54,12 +54,10 @@ fn lane_at_its_grant_limit_gets_no_more() {
     let lane = bench.lane();
     let receive = bench.receive(1);
     // All of them together are far fewer bytes than the horizon.
-    let tiny = Incoming { operation: receive, offset: 0, length: 0, chunk: 0, granted_ns: 0 };
-    let full = std::iter::repeat_n(tiny, GRANTED_MAX);
-    bench.core.shared.lanes.get_mut(lane).unwrap().incoming.extend(full);
+    bench.core.shared.lanes.get_mut(lane).unwrap().fill(receive);
     bench.deliver(&rts(0, 1)).unwrap();
     assert_eq!(bench.transmit(), [] as [u8; 0]);
-    bench.core.shared.lanes.get_mut(lane).unwrap().incoming.pop_front();
+    bench.core.shared.lanes.get_mut(lane).unwrap().withdraw_one();
     bench.core.shared.ready.add(bench.slot, Work::Grant);
     assert_eq!(bench.transmit(), [frame::KIND_GRANT]);
 }

@@ -18,7 +18,7 @@ fn bench() -> Bench {
 }
 
 fn open(bench: &mut Bench, key: u64, access: Access) {
-    let regions = bench.core.regions_mut();
+    let regions = bench.core.shared_mut().regions_mut();
     let region = regions.open(REGION).unwrap();
     let request = KeyRequest { key: Some(key), offset: 0, length: REGION, access, peers: None };
     regions.add_key(region, request, || unreachable!("it is chosen")).unwrap();
@@ -43,7 +43,7 @@ fn frame_of(kind: u8, flags: u8, (key, length): (u64, u64), operation: u64) -> V
 }
 
 fn refused(bench: &Bench) -> u64 {
-    bench.core.counters().refused_accesses
+    bench.core.shared().counters().refused_accesses
 }
 
 /// A peer that sends requests without reading replies is disconnected before much state is kept for
@@ -150,7 +150,7 @@ fn put_with_the_right_invalidates_its_key() {
         let before = refused(&bench);
         bench.deliver(&put(0, KEY, 5)).unwrap();
         assert_eq!(refused(&bench), before + 1, "the key is unknown");
-        assert!(bench.core.regions().region_of(KEY).is_none());
+        assert!(bench.core.shared().regions().region_of(KEY).is_none());
         let was_pulled = kind == frame::KIND_PUT_RTS;
         assert_eq!(bench.core.shared.operations.len(), if was_pulled { 2 } else { 0 });
     }

@@ -37,7 +37,7 @@ impl Three {
         let config = |process_status| Config { process_status, ..Config::for_tests() };
         let mut cores = [0, 1, 2].map(|at| {
             let mut core = Core::new(ENGINES[at], config(at < 2 || process_status));
-            core.endpoints_mut().open().unwrap();
+            core.shared_mut().endpoints_mut().open().unwrap();
             core
         });
         let mut links = Vec::new();

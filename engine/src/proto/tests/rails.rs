@@ -17,7 +17,7 @@ fn rail(index: u8, count: u8) -> Rail {
 /// Creates an engine and its peer with two rails each, paired one by one.
 fn two_paths(config: Config) -> Bench {
     let mut bench = Bench::new(config);
-    bench.core.set_rails(vec![info(0), info(1)]);
+    bench.core.shared_mut().set_rails(vec![info(0), info(1)]);
     bench.core.with(bench.slot, |it, cx| it.announce_rails(cx));
     assert_eq!(bench.transmit(), [frame::KIND_RAIL; 2]);
     assert_eq!(bench.core.poll_action(), Some(Action::Established { session: bench.slot }));
@@ -25,7 +25,7 @@ fn two_paths(config: Config) -> Bench {
     assert_eq!(bench.core.poll_action(), None, "one is missing");
     bench.deliver(rail(1, 2).as_bytes()).unwrap();
     assert_eq!(bench.core.poll_action(), Some(Action::PairRails { session: bench.slot }));
-    bench.core.with(bench.slot, |it, cx| it.describe_first_path(&cx));
+    bench.core.with(bench.slot, |it, cx| it.rails.describe_first_path(&cx));
     bench
 }
 
@@ -66,7 +66,7 @@ fn invalid_rails_close_the_session() {
 #[test]
 fn single_rail_is_announced_to_a_multi_rail_peer() {
     let mut bench = Bench::new(Config::for_tests());
-    bench.core.set_rails(vec![info(0)]);
+    bench.core.shared_mut().set_rails(vec![info(0)]);
     bench.core.with(bench.slot, |it, cx| it.announce_rails(cx));
     assert!(bench.transmit().is_empty());
     bench.deliver(rail(1, 2).as_bytes()).unwrap();
@@ -81,24 +81,24 @@ fn paths_connect_announced_rails_only() {
     let mut bench = two_paths(Config::for_tests());
     let slot = bench.slot;
     assert_eq!(
-        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(0, 0))),
+        bench.core.enter(slot).and_then(|(it, cx)| it.rails.add_path(&cx, path_number(0, 0))),
         None,
         "it exists"
     );
     assert_eq!(
-        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(2, 0))),
+        bench.core.enter(slot).and_then(|(it, cx)| it.rails.add_path(&cx, path_number(2, 0))),
         None
     );
     assert_eq!(
-        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(0, 2))),
+        bench.core.enter(slot).and_then(|(it, cx)| it.rails.add_path(&cx, path_number(0, 2))),
         None
     );
     assert_eq!(
-        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(1, 1))),
+        bench.core.enter(slot).and_then(|(it, cx)| it.rails.add_path(&cx, path_number(1, 1))),
         Some(1)
     );
     assert_eq!(
-        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(1, 1))),
+        bench.core.enter(slot).and_then(|(it, cx)| it.rails.add_path(&cx, path_number(1, 1))),
         None,
         "once"
     );
@@ -118,7 +118,7 @@ fn no_grants_on_an_unvalidated_path() {
     let at = bench
         .core
         .enter(bench.slot)
-        .and_then(|(it, cx)| it.add_path(&cx, path_number(1, 1)))
+        .and_then(|(it, cx)| it.rails.add_path(&cx, path_number(1, 1)))
         .unwrap();
     let lanes = [bench.lane_of(3, 0), bench.lane_of(4, path_number(1, 1))];
     bench.receive(4 * 4096);
@@ -136,8 +136,11 @@ fn no_grants_on_an_unvalidated_path() {
 fn grants_of_a_failed_path_move_to_another() {
     let mut bench = two_paths(Config { bulk_lanes_max: 4, ..Config::for_tests() });
     let slot = bench.slot;
-    let at =
-        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(1, 1))).unwrap();
+    let at = bench
+        .core
+        .enter(slot)
+        .and_then(|(it, cx)| it.rails.add_path(&cx, path_number(1, 1)))
+        .unwrap();
     bench.core.with(slot, |it, mut cx| it.path_ready(&mut cx, at, 0));
     let lanes = [bench.lane_of(3, 0), bench.lane_of(4, path_number(1, 1))];
     bench.receive(4 * 4096);
@@ -173,14 +176,17 @@ fn lane_abandoned_by_the_peer_is_closed() {
 #[test]
 fn backup_carries_bulk_data_while_no_other_path_does() {
     let mut bench = Bench::new(Config { bulk_lanes_max: 4, ..Config::for_tests() });
-    bench.core.set_rails(vec![info(0), RailInfo { role: ROLE_BACKUP, ..info(1) }]);
+    bench.core.shared_mut().set_rails(vec![info(0), RailInfo { role: ROLE_BACKUP, ..info(1) }]);
     for index in 0..2 {
         bench.deliver(rail(index, 2).as_bytes()).unwrap();
     }
     let slot = bench.slot;
-    bench.core.with(slot, |it, cx| it.describe_first_path(&cx));
-    let at =
-        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(1, 1))).unwrap();
+    bench.core.with(slot, |it, cx| it.rails.describe_first_path(&cx));
+    let at = bench
+        .core
+        .enter(slot)
+        .and_then(|(it, cx)| it.rails.add_path(&cx, path_number(1, 1)))
+        .unwrap();
     bench.core.with(slot, |it, mut cx| it.path_ready(&mut cx, at, 0));
     let carries = |bench: &Bench| {
         let rails = &bench.core.sessions.at(slot as usize).unwrap().rails;

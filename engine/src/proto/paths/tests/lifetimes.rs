@@ -146,8 +146,8 @@ fn second_session_with_the_same_id_gets_no_path() {
     let there = core.sessions.at(SLOT as usize).unwrap();
     let (id, keys) = (there.id, keys_of(3));
     // Another peer of the same engine.
-    let ours = core.offer(id);
-    let epoch = core.peers_mut().next_epoch();
+    let ours = core.shared().offer(id);
+    let epoch = core.shared_mut().peers_mut().next_epoch();
     let from = SocketAddr::from(([127, 0, 0, 9], 1));
     let admission = core.judge_hello(99, from, id, epoch, 0).unwrap();
     let other = core.admit_peer(admission, ours, ours, keys).unwrap();

@@ -21,7 +21,7 @@ fn primaries(net: &Net) -> [Option<u16>; 2] {
 }
 
 /// Returns the path events reported to an engine for one of its rails.
-fn reported(net: &Net, engine: usize, rail: u8) -> Vec<(Phase, PathCause)> {
+fn reported(net: &Net, engine: usize, rail: u8) -> Vec<(PathPhase, PathCause)> {
     let all = net.engines[engine].path_changes.iter().filter(|(at, _)| *at == rail);
     all.map(|(_, change)| (change.to, change.cause)).collect()
 }
@@ -47,7 +47,7 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
     assert_eq!(payloads(&net, OPENER, 0, cut_ns), 3);
     let moved_ns = net.run_to(10 * MILLI, |net| primaries(net)[OPENER] == Some(OTHER));
     assert!(moved_ns < 5 * MILLI, "{moved_ns}");
-    assert_eq!(reported(&net, OPENER, 0).last().unwrap().0, Phase::Suspect);
+    assert_eq!(reported(&net, OPENER, 0).last().unwrap().0, PathPhase::Suspect);
     assert!(net.engines[OPENER].path(FIRST).is_held);
     // Outstanding segments are sent again at once, on the other path.
     net.run_for(3 * LATENCY_NS);
@@ -56,7 +56,7 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
     talk(&mut net, 150);
     net.assert_all_received();
     assert_eq!(primaries(&net), [Some(OTHER); 2]);
-    assert_eq!(reported(&net, OPENER, 0).last().unwrap().0, Phase::Down);
+    assert_eq!(reported(&net, OPENER, 0).last().unwrap().0, PathPhase::Down);
     // Only probes are sent where nothing answers.
     assert_eq!(payloads(&net, OPENER, 0, cut_ns + 5 * MILLI), 0);
     assert!(net.packets(OPENER, 0, cut_ns + 5 * MILLI).len() > 2);
@@ -70,8 +70,9 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
         talk(&mut net, 1);
         assert!(net.now_ns() < healed_ns + 200 * MILLI, "{:?}", net.engines[OPENER].paths());
     }
-    let tail: Vec<Phase> = reported(&net, OPENER, 0).iter().rev().take(2).map(|it| it.0).collect();
-    assert_eq!(tail, [Phase::Active, Phase::Probing]);
+    let tail: Vec<PathPhase> =
+        reported(&net, OPENER, 0).iter().rev().take(2).map(|it| it.0).collect();
+    assert_eq!(tail, [PathPhase::Active, PathPhase::Probing]);
     let back_ns = net.now_ns();
     talk(&mut net, 20);
     assert!(payloads(&net, OPENER, 0, back_ns) >= 20);
@@ -128,7 +129,7 @@ fn rail_without_carrier_is_abandoned_at_once() {
     // RR-PATH-8
     assert!(engine.path(FIRST).needs_sum && !engine.path(OTHER).needs_sum);
     net.turn(OPENER);
-    assert_eq!(reported(&net, OPENER, 0).last().unwrap(), &(Phase::Down, PathCause::NoLink));
+    assert_eq!(reported(&net, OPENER, 0).last().unwrap(), &(PathPhase::Down, PathCause::NoLink));
     talk(&mut net, 20);
     net.assert_all_received();
     let now_ns = net.now_ns();

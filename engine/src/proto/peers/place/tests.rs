@@ -112,7 +112,7 @@ fn own_address_resolves_to_the_engine_itself() {
 #[test]
 fn operations_that_wait_for_an_address_continue_with_its_engine() {
     let mut core = core_of(8);
-    core.endpoints_mut().open().unwrap();
+    core.shared_mut().endpoints_mut().open().unwrap();
     let peer = core.insert_peer(0, place(), 0).unwrap();
     let asks = core.route(peer).unwrap();
     let get = OneSidedRequest {

@@ -17,11 +17,11 @@ fn evidence(probes: u32, probed_ns: u64, answered: Option<u64>) -> Evidence {
     }
 }
 
-fn active() -> Health {
-    let mut health = Health::new(0);
+fn active() -> RailHealth {
+    let mut health = RailHealth::new(0);
     let up = health.observe(MS, &evidence(0, 0, Some(1)), None, false).unwrap();
-    assert_eq!((up.from, up.to), (Phase::Probing, Phase::Active));
-    assert!(!health.has_never_answered() && Health::new(0).has_never_answered());
+    assert_eq!((up.from, up.to), (PathPhase::Probing, PathPhase::Active));
+    assert!(!health.has_never_answered() && RailHealth::new(0).has_never_answered());
     health
 }
 
@@ -40,9 +40,9 @@ fn path_is_suspect_once_another_answers_a_later_packet() {
     let quiet = evidence(0, 10 * MS, Some(1));
     assert_eq!(health.observe(20 * MS, &quiet, reference(11 * MS, 12 * MS), false), None);
     let down = health.observe(13 * MS, &owes, reference(11 * MS, 12 * MS), false).unwrap();
-    assert_eq!((down.to, down.cause), (Phase::Suspect, PathCause::OthersAnswer));
+    assert_eq!((down.to, down.cause), (PathPhase::Suspect, PathCause::OthersAnswer));
     let down = health.observe(14 * MS, &evidence(3, 10 * MS, Some(1)), None, false).unwrap();
-    assert_eq!((down.to, down.cause), (Phase::Down, PathCause::ProbesLost));
+    assert_eq!((down.to, down.cause), (PathPhase::Down, PathCause::ProbesLost));
 }
 
 /// RR-RAIL-4
@@ -56,14 +56,14 @@ fn busy_path_is_a_reference_from_its_first_answer_on() {
         assert_eq!(health.observe(at(us + 100), &owes, fresh, false), None, "{us}");
     }
     let fresh = reference(at(500), at(600));
-    assert_eq!(health.observe(at(600), &owes, fresh, false).unwrap().to, Phase::Suspect);
+    assert_eq!(health.observe(at(600), &owes, fresh, false).unwrap().to, PathPhase::Suspect);
     // An answer in between restarts that.
     let mut health = active();
     assert_eq!(health.observe(at(100), &owes, reference(at(0), at(100)), false), None);
     let owes_more = evidence(1, at(200), Some(at(0)));
     assert_eq!(health.observe(at(650), &owes_more, reference(at(200), at(300)), false), None);
     let late = health.observe(at(800), &owes_more, reference(at(700), at(800)), false).unwrap();
-    assert_eq!(late.to, Phase::Suspect);
+    assert_eq!(late.to, PathPhase::Suspect);
 }
 
 /// RR-RAIL-4
@@ -82,7 +82,7 @@ fn bulk_data_affects_health() {
     assert_eq!(health.observe(at(500), &owes, reference(at(0), at(0)), false), None);
     let stalled = Evidence { is_stalled: true, ..owes };
     let suspect = health.observe(at(500), &stalled, reference(at(0), at(0)), false).unwrap();
-    assert_eq!(suspect.to, Phase::Suspect);
+    assert_eq!(suspect.to, PathPhase::Suspect);
 }
 
 /// RR-RAIL-5
@@ -95,11 +95,11 @@ fn path_reported_by_the_peer_is_suspect_if_another_is_active() {
     assert_eq!(health.observe(10 * MS, &quiet, other, false), None, "already evaluated");
     health.suspect();
     let doubted = health.observe(10 * MS, &quiet, other, false).unwrap();
-    assert_eq!((doubted.to, doubted.cause), (Phase::Suspect, PathCause::PeerDoubts));
+    assert_eq!((doubted.to, doubted.cause), (PathPhase::Suspect, PathCause::PeerDoubts));
     // Earlier data is no evidence of the current state.
     let old = evidence(0, 0, Some(9 * MS));
     let back = health.observe(11 * MS, &old, other, false).unwrap();
-    assert_eq!((back.to, back.cause), (Phase::Probing, PathCause::Answered));
+    assert_eq!((back.to, back.cause), (PathPhase::Probing, PathCause::Answered));
 }
 
 /// RR-RAIL-4, RR-RAIL-6
@@ -120,7 +120,7 @@ fn late_answers_raise_the_grace_period() {
         let late = evidence(0, sent_ns, Some(sent_ns));
         let now_ns = sent_ns + grace_ns + MS;
         let back = health.observe(now_ns, &late, None, false).unwrap();
-        assert_eq!((back.to, back.cause), (Phase::Active, PathCause::Late));
+        assert_eq!((back.to, back.cause), (PathPhase::Active, PathCause::Late));
         sent_ns = now_ns + 5 * MS;
     }
     let twice: Vec<u64> = (0..6).map(|times| GRACE_MIN_NS << times).collect();
@@ -133,7 +133,7 @@ fn late_answers_raise_the_grace_period() {
     health.observe(suspected_ns, &owes, reference(sent_ns, sent_ns), false).unwrap();
     let young = evidence(0, sent_ns, Some(suspected_ns + 1));
     let back = health.observe(suspected_ns + MS, &young, None, false).unwrap();
-    assert_eq!((back.to, back.cause), (Phase::Probing, PathCause::Answered));
+    assert_eq!((back.to, back.cause), (PathPhase::Probing, PathCause::Answered));
 }
 
 /// RR-RAIL-4
@@ -148,7 +148,7 @@ fn suspended_peer_makes_no_path_suspect() {
     }
     let owes = evidence(5, 10 * MS, Some(1));
     assert_eq!(one.observe(109 * MS, &owes, two.reference(), false), None);
-    assert_eq!(one.observe(110 * MS, &owes, two.reference(), false).unwrap().to, Phase::Down);
+    assert_eq!(one.observe(110 * MS, &owes, two.reference(), false).unwrap().to, PathPhase::Down);
 }
 
 /// RR-RAIL-6
@@ -192,9 +192,9 @@ fn flapping_path_returns_after_increasing_hold_times() {
 fn only_answering_path_is_active_at_once() {
     let mut health = active();
     let owes = evidence(5, MS, Some(1));
-    assert_eq!(health.observe(200 * MS, &owes, None, true).unwrap().to, Phase::Down);
+    assert_eq!(health.observe(200 * MS, &owes, None, true).unwrap().to, PathPhase::Down);
     let answers = evidence(0, MS, Some(200 * MS));
-    assert_eq!(health.observe(201 * MS, &answers, None, true).unwrap().to, Phase::Active);
+    assert_eq!(health.observe(201 * MS, &answers, None, true).unwrap().to, PathPhase::Active);
 }
 
 /// RR-RAIL-4
@@ -204,7 +204,7 @@ fn carrier_loss_and_one_way_failure_are_distinguished() {
     health.handle_link(10 * MS, false);
     assert_eq!(health.observe(10 * MS, &evidence(0, 0, Some(1)), None, false), None);
     let down = health.observe(10 * MS, &evidence(0, 0, Some(1)), reference(0, 0), false).unwrap();
-    assert_eq!((down.to, down.cause), (Phase::Down, PathCause::NoLink));
+    assert_eq!((down.to, down.cause), (PathPhase::Down, PathCause::NoLink));
     let mut health = active();
     let silent = Evidence { arrived: 9, ..evidence(5, MS, Some(1)) };
     assert_eq!(health.observe(200 * MS, &silent, None, false).unwrap().cause, PathCause::OneWay);
@@ -215,19 +215,19 @@ fn carrier_loss_and_one_way_failure_are_distinguished() {
 fn path_that_never_answers_is_reported_down() {
     let unanswered = |probes, arrived| Evidence { arrived, ..evidence(probes, MS, None) };
     for (arrived, cause) in [(0, PathCause::ProbesLost), (5, PathCause::OneWay)] {
-        let mut health = Health::new(0);
+        let mut health = RailHealth::new(0);
         let asked = unanswered(3, arrived);
         assert_eq!(health.observe(100 * MS, &asked, reference(MS, 2 * MS), false), None, "soon");
         // Without another path that answers the peer may be the one that is silent.
         assert_eq!(health.observe(1000 * MS, &asked, None, false), None);
         let down = health.observe(1000 * MS, &asked, reference(MS, 2 * MS), false).unwrap();
-        assert_eq!((down.to, down.cause), (Phase::Down, cause));
+        assert_eq!((down.to, down.cause), (PathPhase::Down, cause));
         assert!(health.has_never_answered(), "its state is unchanged for others");
         let answered = evidence(0, MS, Some(1001 * MS));
         assert!(health.observe(1002 * MS, &answered, reference(MS, 2 * MS), false).is_some());
-        assert!(!health.has_never_answered() && health.phase() == Phase::Probing);
+        assert!(!health.has_never_answered() && health.phase() == PathPhase::Probing);
     }
-    let mut health = Health::new(0);
+    let mut health = RailHealth::new(0);
     assert!(health.observe(1001 * MS, &unanswered(3, 0), None, false).is_some(), "it is silent");
 }
 

@@ -39,7 +39,7 @@ fn end(mut net: Net) {
     for engine in &mut net.engines {
         engine.core.fail_session(0, PeerFailure::Removed, &mut engine.memory);
         engine.core.close_endpoint(0, &mut engine.memory);
-        assert_eq!(engine.core.reserved(), (0, 0));
+        assert_eq!(engine.core.shared().reserved(), (0, 0));
     }
     net.check_rest();
 }

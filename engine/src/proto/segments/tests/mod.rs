@@ -220,7 +220,7 @@ fn only_completed_unacked_sends_count_as_lost_with_the_session() {
                 .session(0)
                 .unwrap()
                 .segments
-                .may_lose_completed(net.engines[0].core.pool()),
+                .may_lose_completed(net.engines[0].core.shared().pool()),
             expected,
             "case {at}"
         );
@@ -231,7 +231,7 @@ fn only_completed_unacked_sends_count_as_lost_with_the_session() {
                 .session(0)
                 .unwrap()
                 .segments
-                .may_lose_completed(net.engines[0].core.pool()),
+                .may_lose_completed(net.engines[0].core.shared().pool()),
             "case {at}"
         );
     }
@@ -471,7 +471,7 @@ fn closed_session_leaks_nothing() {
         net.set_links(&lossy(400_000, 5));
         let reserved = |net: &Net, engine: usize| {
             let core = &net.engines[engine].core;
-            core.reserved()
+            core.shared().reserved()
         };
         for number in 0..20 {
             net.receive_of(flow(number % 3), 2000);
@@ -504,7 +504,7 @@ fn grants_are_served_in_the_order_of_their_chunks() {
     }
     net.settle(1000);
     net.check();
-    assert!(net.engines[0].core.shared.lanes.iter().all(|(_, lane)| lane.early.is_empty()));
+    assert!(net.engines[0].core.shared.lanes.iter().all(|(_, lane)| !lane.has_early_grants()));
 }
 
 /// Pools reach a steady size: memory is neither allocated nor freed.

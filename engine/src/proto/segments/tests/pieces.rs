@@ -134,7 +134,7 @@ fn cancelled_piece_receive_ends_the_send() {
     net.steps(60);
     assert!(net.engines[0].memory.ended.contains_key(&sent));
     assert!(net.engines[0].core.ready().len(Work::Piece) == 0);
-    assert!(net.engines[1].core.counters().stale_frames > 0, "pieces without a receive");
+    assert!(net.engines[1].core.shared().counters().stale_frames > 0, "pieces without a receive");
 }
 
 /// RR-SHM-10: a peer may write any piece into the ring.
