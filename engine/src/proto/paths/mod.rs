@@ -16,6 +16,7 @@
 mod arrival;
 #[cfg(test)]
 pub(crate) mod by_hand;
+mod context;
 mod counters;
 mod idle;
 mod judge;
@@ -28,17 +29,15 @@ mod timeouts;
 mod timers;
 mod transmit;
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use foldhash::quality::RandomState;
-
 pub(crate) use self::arrival::ReceiveInfo;
-pub(crate) use self::counters::{DatagramCounters, Dropped};
-use self::idle::InUse;
+use self::context::SharedPathState;
+#[cfg(any(test, feature = "sim"))]
+pub(crate) use self::counters::DatagramCounters;
+pub(crate) use self::counters::Dropped;
 pub(crate) use self::path::SessionPath;
 pub(crate) use self::timeouts::Timeout;
-use self::timers::Timers;
 pub(crate) use self::transmit::Transmit;
 use super::rails::health::{Health as RailHealth, Phase};
 use super::rails::preference::Preference;
@@ -169,12 +168,11 @@ impl Paths {
         self.primary.as_deref().is_some_and(|path| path.session_id == session_id)
     }
 
-    /// Returns whether the path of this number and session is the only one.
+    /// Returns the path of this number and session, if it is the only one.
     #[inline]
-    fn has_only(&self, session_id: u64, number: u16) -> bool {
-        let path = self.primary.as_deref();
-        let is_it = path.is_some_and(|it| it.session_id == session_id && it.number == number);
-        is_it && self.standby.is_empty()
+    fn only_one(&mut self, session_id: u64, number: u16) -> Option<&mut SessionPath> {
+        let path = self.primary.as_deref_mut().filter(|_| self.standby.is_empty());
+        path.filter(|path| path.session_id == session_id && path.number == number)
     }
 
     /// Returns the index of the path with this number.
@@ -273,37 +271,12 @@ impl Paths {
     }
 }
 
-/// The paths of all sessions of an engine.
+/// The paths of all sessions of an engine. A method that concerns one session finds its paths and
+/// the session once ([`PathTable::enter`]); the rest is done by methods of [`Paths`].
 #[derive(Debug, Default)]
 pub(crate) struct PathTable {
     by_slot: Vec<Paths>,
-    /// The slots of sessions by the id in their datagrams.
-    by_session: HashMap<u64, u32, RandomState>,
-    /// Number of paths beyond one per session.
-    standing_by: usize,
-    /// The session of the most recent datagram, if it exists.
-    latest: u32,
-    /// Timers of sessions.
-    timers: Timers,
-    /// Sessions with received packets whose paths have not been drained since.
-    to_drain: Vec<u32>,
-    /// Sessions whose paths had packets or turns since the loop slept, possibly repeated: their
-    /// pending acknowledgements are sent before it sleeps again.
-    awake: Vec<u32>,
-    /// Sessions with several paths, possibly repeated, and some that have one again.
-    several: Vec<u32>,
-    /// Sessions with recent traffic.
-    in_use: Vec<InUse>,
-    /// NICs of this engine's rails, by index: link-local addresses need them as scope.
-    nics: Vec<u32>,
-    /// Rails whose NICs have no carrier: a bit for each.
-    rails_down: u16,
-    /// Dropped datagrams so far.
-    dropped: Dropped,
-    /// Segments received in datagrams so far.
-    segments: u64,
-    /// Counters of paths of closed sessions.
-    of_closed: DatagramCounters,
+    shared: SharedPathState,
 }
 
 impl PathTable {
@@ -326,7 +299,7 @@ impl PathTable {
 
     /// Returns the numbers of dropped datagrams, by reason.
     pub(crate) fn dropped(&self) -> Dropped {
-        self.dropped
+        self.shared.dropped
     }
 
     /// Returns the number of slots of sessions that may have paths.
@@ -336,59 +309,53 @@ impl PathTable {
 
     /// Returns the sessions with several paths, in order.
     pub(crate) fn several(&mut self) -> Vec<u32> {
-        let all = &self.by_slot;
-        self.several.sort_unstable();
-        self.several.dedup();
-        self.several.retain(|&it| all.get(it as usize).is_some_and(Paths::are_several));
-        self.several.clone()
+        let Self { by_slot: all, shared: SharedPathState { several, .. } } = self;
+        several.sort_unstable();
+        several.dedup();
+        several.retain(|&it| all.get(it as usize).is_some_and(Paths::are_several));
+        several.clone()
     }
 
     /// Returns whether no session has a path.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_session.is_empty()
+        self.shared.by_session.is_empty()
     }
 
     /// Checks that the paths of each session, and the lists of sessions, agree.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn check(&self) {
+        let shared = &self.shared;
         let standing_by: usize = self.by_slot.iter().map(|paths| paths.standby.len()).sum();
-        assert_eq!(standing_by, self.standing_by, "paths beyond the first ones are counted");
-        for (&id, &slot) in &self.by_session {
+        assert_eq!(standing_by, shared.standing_by, "paths beyond the first ones are counted");
+        for (&id, &slot) in &shared.by_session {
             let paths = self.of(slot).expect("its slot has paths");
             assert!(paths.all().all(|path| path.session_id == id), "all paths have that id");
         }
         for (slot, paths) in (0..).zip(&self.by_slot) {
             paths.check();
             for path in paths.all() {
-                let listed = self.by_session.get(&path.session_id);
+                let listed = shared.by_session.get(&path.session_id);
                 assert_eq!(listed, Some(&slot), "a session is found by the id of its packets");
-                assert!(!path.has_update || self.to_drain.contains(&slot), "it is drained");
-                assert!(!path.is_awake || self.awake.contains(&slot), "it is visited");
-                let is_timed = self.timers.contains(path.timer_ns, slot);
+                assert!(!path.has_update || shared.to_drain.contains(&slot), "it is drained");
+                assert!(!path.is_awake || shared.awake.contains(&slot), "it is visited");
+                let is_timed = shared.timers.contains(path.timer_ns, slot);
                 assert!(path.timer_ns == u64::MAX || is_timed, "a timer that is set expires");
             }
-            let is_listed = paths.standby.is_empty() || self.several.contains(&slot);
+            let is_listed = paths.standby.is_empty() || shared.several.contains(&slot);
             assert!(is_listed, "session {slot} has several paths, unlisted");
-            let is_in_use = self.in_use.iter().any(|it| it.session() == slot);
+            let is_in_use = shared.in_use.iter().any(|it| it.session() == slot);
             assert!(is_in_use || !paths.is_in_use, "session {slot} is in use, unlisted");
         }
     }
 
     /// Returns whether the NIC of a rail has no carrier.
     pub(crate) fn is_rail_down(&self, rail: u8) -> bool {
-        self.rails_down >> (rail % 16) & 1 != 0
+        self.shared.is_rail_down(rail)
     }
 
     /// Returns a peer's address as used on a rail: a link-local one gets the NIC as its scope.
     pub(crate) fn scoped(&self, rail: u8, remote: SocketAddr) -> SocketAddr {
-        let mut remote = remote;
-        if let SocketAddr::V6(v6) = &mut remote
-            && v6.ip().is_unicast_link_local()
-            && v6.scope_id() == 0
-        {
-            v6.set_scope_id(self.nics.get(usize::from(rail)).copied().unwrap_or(0));
-        }
-        remote
+        self.shared.scoped(rail, remote)
     }
 }
 

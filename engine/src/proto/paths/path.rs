@@ -3,12 +3,14 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use super::super::core::Core;
+use super::super::context::Cx;
 use super::super::effects::Effects;
 use super::super::keys::LaneKeys;
 use super::super::packet::{Filled, PacketEvent, Path, Payload};
 use super::super::rails::health::{Evidence, Health as RailHealth, Phase};
 use super::super::segments::Asks;
+use super::super::session::Session;
+use super::context::PathCx;
 use super::timers::Timers;
 use crate::wire::packet::Packet;
 
@@ -97,8 +99,8 @@ impl fmt::Debug for SessionPath {
 
 /// Segments of a session, for its path to send.
 pub(super) struct Outgoing<'a> {
-    pub(super) core: &'a mut Core,
-    pub(super) session: u32,
+    pub(super) session: &'a mut Session,
+    pub(super) cx: Cx<'a>,
     /// The path carries them; otherwise it only sends probes.
     pub(super) is_open: bool,
     /// New data was sent, and nothing else waits.
@@ -107,13 +109,11 @@ pub(super) struct Outgoing<'a> {
 
 impl Payload for Outgoing<'_> {
     fn waiting_bytes(&self) -> usize {
-        let session = self.core.session(self.session).filter(|_| self.is_open);
-        session.map_or(0, |session| session.waiting_bytes(self.core.pool()))
+        if self.is_open { self.session.waiting_bytes(&self.cx.shared.pool) } else { 0 }
     }
 
     fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
-        let (session, cx) = self.core.enter(self.session)?;
-        let segment = session.poll_segment(cx, room.len(), Asks::Never)?;
+        let segment = self.session.poll_segment(self.cx.reborrow(), room.len(), Asks::Never)?;
         room[..segment.bytes.len()].copy_from_slice(segment.bytes);
         self.is_drained = segment.is_last;
         let (token, bytes) = (segment.token, segment.bytes.len());
@@ -125,8 +125,8 @@ impl Payload for Outgoing<'_> {
             // It uses TCP; on a path that carries nothing it would count as sent.
             return None;
         }
-        let (session, cx) = self.core.enter(self.session)?;
-        let segment = session.poll_segment_again(cx, token, room.len(), false)?;
+        let cx = self.cx.reborrow();
+        let segment = self.session.poll_segment_again(cx, token, room.len(), false)?;
         room[..segment.bytes.len()].copy_from_slice(segment.bytes);
         Some(Filled { token, bytes: segment.bytes.len(), ack_now: true })
     }
@@ -221,6 +221,12 @@ impl SessionPath {
         self.rail_health.as_deref().map(RailHealth::phase)
     }
 
+    /// Returns whether it has no events for the message layer but acknowledgements.
+    #[inline]
+    pub(super) fn is_calm(&self) -> bool {
+        self.health == Health::Good && self.packets.is_calm() && shortcut!("a loss-free path")
+    }
+
     /// Delivers the path's events to the message layer. Returns `true` if there were only
     /// acknowledgements.
     ///
@@ -228,34 +234,31 @@ impl SessionPath {
     #[inline]
     pub(super) fn deliver_events(
         &mut self,
-        core: &mut Core,
-        session: u32,
+        session: &mut Session,
+        cx: Cx<'_>,
         effects: &mut impl Effects,
     ) -> bool {
-        let is_calm =
-            self.health == Health::Good && self.packets.is_calm() && shortcut!("a loss-free path");
-        is_calm || self.deliver_pending_events(core, session, effects)
+        self.is_calm() || self.deliver_pending_events(session, cx, effects)
     }
 
-    fn deliver_pending_events(
+    /// Delivers them where it is not calm.
+    pub(super) fn deliver_pending_events(
         &mut self,
-        core: &mut Core,
-        session: u32,
+        session: &mut Session,
+        mut cx: Cx<'_>,
         effects: &mut impl Effects,
     ) -> bool {
         let mut is_calm = true;
         while let Some(event) = self.packets.poll_known_event() {
             match event {
                 PacketEvent::Acked { token } => {
-                    core.with(session, |it, cx| it.handle_segment_acked(cx, token, effects));
+                    session.handle_segment_acked(cx.reborrow(), token, effects);
                     continue;
                 }
-                PacketEvent::Lost { token } => {
-                    core.with(session, |it, cx| it.handle_segment_lost(cx, token));
-                }
+                PacketEvent::Lost { token } => session.handle_segment_lost(cx.reborrow(), token),
                 // With several paths the smallest counts.
                 PacketEvent::PayloadBytesMax { bytes } if self.rail_health.is_none() => {
-                    core.with(session, |it, cx| it.set_segment_bytes(cx, bytes));
+                    session.set_segment_bytes(cx.reborrow(), bytes);
                 }
                 PacketEvent::PayloadBytesMax { .. } => {}
             }
@@ -265,16 +268,16 @@ impl SessionPath {
         match self.health {
             // With several paths it is silent when it is down: the TCP lane may have failed, too.
             Health::Good if self.packets.is_silent() && !self.is_active() => {
-                tracing::debug!(session, "path does not answer; messages use TCP");
+                tracing::debug!(session = cx.slot, "path does not answer; messages use TCP");
                 (self.health, self.needs_sum) = (Health::Silent, true);
-                core.shared.processes.note_silent_path(session);
+                cx.shared.processes.note_silent_path(cx.slot);
                 if !self.is_held {
-                    core.with(session, |it, cx| it.resend_all(cx, self.rail_health.is_none()));
+                    session.resend_all(cx, self.rail_health.is_none());
                 }
             }
             Health::Untried if self.packets.is_answered() => self.health = Health::Good,
             Health::Silent if self.packets.load().2 == 0 && !self.is_off => {
-                tracing::debug!(session, "path answers again");
+                tracing::debug!(session = cx.slot, "path answers again");
                 self.health = Health::Good;
             }
             _ => {}
@@ -286,15 +289,14 @@ impl SessionPath {
     #[inline(always)]
     pub(super) fn drain(
         &mut self,
-        core: &mut Core,
-        session: u32,
-        timers: &mut Timers,
+        session: &mut Session,
+        cx: &mut PathCx<'_, '_>,
         effects: &mut impl Effects,
     ) -> bool {
         let had_update = std::mem::take(&mut self.has_update);
         if had_update {
-            self.deliver_events(core, session, effects);
-            self.set_timer(session, timers);
+            self.deliver_events(session, cx.cx(), effects);
+            self.set_timer(cx.slot(), &mut cx.shared.timers);
         }
         had_update
     }
@@ -308,10 +310,10 @@ impl SessionPath {
     }
 
     /// Stops the path: everything uses TCP as long as this driver runs.
-    pub(super) fn give_up(&mut self, core: &mut Core, session: u32) {
+    pub(super) fn give_up(&mut self, session: &mut Session, cx: Cx<'_>) {
         (self.health, self.is_off) = (Health::Silent, true);
         if !self.is_held {
-            core.with(session, |it, cx| it.resend_all(cx, self.rail_health.is_none()));
+            session.resend_all(cx, self.rail_health.is_none());
         }
     }
 
@@ -378,11 +380,11 @@ impl SessionPath {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::core::Config;
     use crate::proto::keys::SessionKeys;
     use crate::proto::packet::PathConfig;
     use crate::proto::paths::by_hand::Nothing;
-    use crate::proto::sim::NoEffects;
+    use crate::proto::paths::tests::pair::{OPENER, SLOT, one_path};
+    use crate::proto::sim::Engine;
 
     fn path() -> SessionPath {
         let remote = "192.0.2.1:1".parse().unwrap();
@@ -408,14 +410,15 @@ mod tests {
     /// RR-PATH-3
     #[test]
     fn unserved_path_carries_nothing_even_if_acknowledged() {
-        let mut core = Core::new(1, Config::for_tests());
-        let mut effects = NoEffects;
+        let mut net = one_path();
+        let Engine { core, memory, .. } = &mut net.engines[OPENER];
+        let (session, mut cx) = core.enter(SLOT).unwrap();
         let mut path = path();
-        path.give_up(&mut core, 0);
-        path.deliver_events(&mut core, 0, &mut effects);
+        path.give_up(session, cx.reborrow());
+        path.deliver_events(session, cx.reborrow(), memory);
         assert_eq!(path.health, Health::Silent);
         path.is_off = false;
-        path.deliver_events(&mut core, 0, &mut effects);
+        path.deliver_events(session, cx, memory);
         assert_eq!(path.health, Health::Good);
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::segments::Lone;
+use super::context::PathCx;
 use super::path::{Health, Outgoing, SessionPath};
 use super::{Index, PathTable};
 use crate::wire::packet::PACKET_TAG_BYTES;
@@ -62,23 +63,21 @@ impl SessionPath {
 
 impl PathTable {
     /// Returns whether a segment waits that exceeds a datagram on the session's primary path.
-    pub(crate) fn is_waiting_too_long(&self, core: &Core, session: u32) -> bool {
-        // Usually nothing waits; and a ring takes all segments built for datagrams.
-        let Some(known) = core.session(session).filter(|known| known.is_waiting()) else {
-            return false;
-        };
-        if self.of(session).is_some_and(|paths| paths.has_ring) {
-            return false;
-        }
-        let primary = self.of(session).and_then(|paths| paths.primary.as_deref());
-        let waiting = known.waiting_bytes(core.pool());
-        primary.is_some_and(|path| waiting > path.packets.payload_bytes_max())
+    pub(crate) fn is_waiting_too_long(&self, core: &Core, slot: u32) -> bool {
+        // Usually nothing waits.
+        let waiting = core.session(slot).filter(|session| session.is_waiting());
+        waiting.zip(self.of(slot)).is_some_and(|(session, paths)| {
+            let waiting_bytes = session.waiting_bytes(core.pool());
+            // A ring takes all segments built for datagrams.
+            let primary = paths.primary.as_deref().filter(|_| !paths.has_ring);
+            primary.is_some_and(|path| waiting_bytes > path.packets.payload_bytes_max())
+        })
     }
 
     /// Returns whether the driver sends on a path.
     #[inline]
-    pub(crate) fn is_served(&self, session: u32, index: Index) -> bool {
-        let path = self.of(session).and_then(|paths| paths.get(index));
+    pub(crate) fn is_served(&self, slot: u32, index: Index) -> bool {
+        let path = self.of(slot).and_then(|paths| paths.get(index));
         path.is_some_and(|path| !path.is_off)
     }
 
@@ -87,11 +86,11 @@ impl PathTable {
     pub(crate) fn poll_transmit(
         &mut self,
         core: &mut Core,
-        (session, index): (u32, Index),
+        (slot, index): (u32, Index),
         now_ns: u64,
         room: &mut [u8],
     ) -> Option<Transmit> {
-        let paths = self.by_slot.get_mut(session as usize)?;
+        let (paths, session, PathCx { cx, .. }) = self.enter(core, slot)?;
         let has_ring = paths.has_ring;
         let path = paths.get_mut(index)?;
         // A probe of a new address is sent first.
@@ -104,7 +103,7 @@ impl PathTable {
             return Some(Transmit { to, ..path.seal(room, packet, false) });
         }
         let is_open = path.is_open() && !has_ring;
-        let mut payload = Outgoing { core, session, is_open, is_drained: false };
+        let mut payload = Outgoing { session, cx, is_open, is_drained: false };
         let packet = path.packets.poll_transmit(now_ns, &mut payload, room)?;
         let is_drained = payload.is_drained;
         Some(path.seal(room, packet, is_drained))
@@ -117,15 +116,14 @@ impl PathTable {
     pub(crate) fn lone_packet<'a>(
         &'a mut self,
         core: &'a mut Core,
-        session: u32,
+        slot: u32,
     ) -> Option<LonePacket<'a>> {
-        let path = self.by_slot.get_mut(session as usize)?.primary.as_deref_mut()?;
+        let (paths, session, PathCx { cx, .. }) = self.enter(core, slot)?;
+        let path = paths.primary.as_deref_mut()?;
         if !path.is_open() || path.is_off || path.candidate.is_some() {
             return None;
         }
-        let (session, cx) = core.enter(session)?;
-        let segment = session.lone_segment(cx)?;
-        Some(LonePacket { path, segment })
+        Some(LonePacket { path, segment: session.lone_segment(cx)? })
     }
 
     /// Completes the transmission of a path: acknowledgements may be applied, and its timer is set
@@ -135,17 +133,21 @@ impl PathTable {
     pub(crate) fn end_transmit(
         &mut self,
         core: &mut Core,
-        (session, index): (u32, Index),
+        (slot, index): (u32, Index),
         is_blocked: bool,
         effects: &mut impl Effects,
     ) -> bool {
-        let paths = self.by_slot.get_mut(session as usize);
+        let Self { by_slot, shared } = self;
+        let paths = by_slot.get_mut(slot as usize);
         let Some(path) = paths.and_then(|paths| paths.get_mut(index)) else { return true };
         // A window may have gained space by dropping its oldest packets.
-        let is_calm = path.deliver_events(core, session, effects);
+        let is_calm = path.is_calm()
+            || core
+                .with(slot, |session, cx| path.deliver_pending_events(session, cx, effects))
+                .unwrap_or(true);
         path.has_update = false;
         if !is_blocked {
-            path.set_timer(session, &mut self.timers);
+            path.set_timer(slot, &mut shared.timers);
         }
         is_calm
     }

@@ -139,7 +139,7 @@ fn duplicate_packet_counts_as_repeated() {
     net.turn(ACCEPTOR);
     let statistics = |net: &Net| net.engines[ACCEPTOR].path(0).packets.statistics();
     let first = statistics(&net).duplicates;
-    let state = |net: &Net| (net.received(ACCEPTOR), net.engines[ACCEPTOR].paths.segments);
+    let state = |net: &Net| (net.received(ACCEPTOR), net.engines[ACCEPTOR].paths.shared.segments);
     let before = state(&net);
     let old: Vec<Vec<u8>> = net.packets(OPENER, 0, 0).iter().map(|it| it.bytes.clone()).collect();
     for bytes in &old {
@@ -149,7 +149,7 @@ fn duplicate_packet_counts_as_repeated() {
     let expected = only(|it| &mut it.repeated, old.len() as u64);
     assert_eq!(net.engines[ACCEPTOR].paths.dropped(), expected);
     assert_eq!(state(&net), before);
-    assert!(net.engines[ACCEPTOR].paths.to_drain.is_empty());
+    assert!(net.engines[ACCEPTOR].paths.shared.to_drain.is_empty());
     assert_eq!(net.engines[ACCEPTOR].paths.counters().dropped, old.len() as u64);
     net.links[OPENER][0].gate = Gate::Open;
     net.run_for(20 * MILLI);
@@ -238,7 +238,7 @@ fn acceptor_opens_a_path_on_its_first_packet() {
     let met = net.engines[ACCEPTOR].path(OTHER);
     assert_eq!((met.rail, met.at, met.remote, met.is_held), (1, 1, address_of(OPENER, 1), true));
     assert_eq!((met.session_id, met.highest), (SESSION, 0));
-    assert_eq!(net.engines[ACCEPTOR].paths.standing_by, 1);
+    assert_eq!(net.engines[ACCEPTOR].paths.shared.standing_by, 1);
     // It answers, and probes.
     net.set_gates(1, Gate::Open);
     net.run_for(5 * MILLI);

@@ -7,16 +7,16 @@ pub(super) use crate::proto::sim::{
 };
 
 /// The engine that opens sessions, and the other one.
-pub(super) const OPENER: usize = 0;
+pub(in crate::proto::paths) const OPENER: usize = 0;
 pub(super) const ACCEPTOR: usize = 1;
 /// The slot of the session at both.
-pub(super) const SLOT: u32 = 0;
+pub(in crate::proto::paths) const SLOT: u32 = 0;
 pub(super) const MILLI: u64 = 1_000_000;
 /// Number of the path between the second rails of both.
 pub(super) const OTHER: u16 = 0x0101;
 
 /// Returns engines with a new session and one path.
-pub(super) fn one_path() -> Net {
+pub(in crate::proto::paths) fn one_path() -> Net {
     let mut net = Net::with_rails(&[0]);
     net.begin(SESSION, 1);
     net
@@ -60,7 +60,7 @@ pub(super) fn fingerprint(net: &Net, number: usize) -> String {
         let seen = (path.highest, &path.candidate, &path.fallback, path.has_asked_back);
         all += &format!("{packets} {seen:?} {} {}", path.has_update, path.is_held);
     }
-    let PathTable { to_drain, timers, standing_by, segments, .. } = &engine.paths;
+    let SharedPathState { to_drain, timers, standing_by, segments, .. } = &engine.paths.shared;
     let received = net.received(number);
     all + &format!("{to_drain:?} {timers:?} {standing_by} {segments} {received:?}")
 }

@@ -101,12 +101,12 @@ fn duplicates_across_paths_are_delivered_once() {
     net.assert_all_received();
     let late = net.held.iter().filter(|it| it.has_payload()).count();
     assert!(late >= 8, "{late}");
-    let segments = both(&net, |engine| engine.paths.segments);
+    let segments = both(&net, |engine| engine.paths.shared.segments);
     net.set_gates(0, Gate::Open);
     net.release();
     talk(&mut net, 50);
     for (engine, before) in net.engines.iter().zip(segments) {
-        assert!(engine.paths.segments >= before + 50 + 4, "they arrived");
+        assert!(engine.paths.shared.segments >= before + 50 + 4, "they arrived");
     }
     net.run_for(5 * MILLI);
     net.assert_all_received();

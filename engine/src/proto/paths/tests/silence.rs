@@ -147,10 +147,10 @@ fn duplicates_from_path_and_tcp_are_delivered_once() {
     net.run_for(2 * STREAM_NS);
     net.assert_all_received();
     net.set_gates(0, Gate::Open);
-    let segments = net.engines[ACCEPTOR].paths.segments;
+    let segments = net.engines[ACCEPTOR].paths.shared.segments;
     net.release();
     net.run_for(10 * MILLI);
-    assert!(net.engines[ACCEPTOR].paths.segments > segments, "they arrived");
+    assert!(net.engines[ACCEPTOR].paths.shared.segments > segments, "they arrived");
     net.assert_all_received();
     assert_eq!(health(&net, OPENER), Health::Good, "a late acknowledgement is an answer, too");
 }

@@ -9,7 +9,7 @@ use super::pair::{MILLI, address_of, keys_of};
 use crate::proto::core::{Config, Core};
 use crate::proto::keys::LaneKeys;
 use crate::proto::packet::{Path, PathConfig};
-use crate::proto::sim::Memory;
+use crate::proto::sim::{Memory, locator};
 
 const SESSIONS: u32 = 4;
 /// Limit on stale entries beyond the number of valid ones.
@@ -70,9 +70,13 @@ struct TimedPaths {
 
 impl TimedPaths {
     fn new() -> Self {
+        let mut core = Core::new(1, Config::for_tests());
+        for engine in 0..SESSIONS {
+            core.insert_peer(2 + u64::from(engine), locator(), 0).unwrap();
+        }
         Self {
             table: PathTable::default(),
-            core: Core::new(1, Config::for_tests()),
+            core,
             memory: Memory::default(),
             keys: keys_of(1).path(0, true),
             wanted: BTreeMap::new(),
@@ -87,7 +91,7 @@ impl TimedPaths {
         self.table.begin(session, 0);
         let id = self.next_id;
         self.next_id += 1;
-        self.table.by_session.insert(id, session);
+        self.table.shared.by_session.insert(id, session);
         for number in 0..paths as u16 {
             let packets = Path::new(PathConfig::default());
             let mut path = SessionPath::new(packets, self.keys.clone(), address_of(0, 0));
@@ -97,7 +101,7 @@ impl TimedPaths {
                 0 => all.primary = Some(Box::new(path)),
                 _ => all.standby.push(Box::new(path)),
             }
-            self.table.standing_by += usize::from(number > 0);
+            self.table.shared.standing_by += usize::from(number > 0);
         }
     }
 
@@ -107,10 +111,9 @@ impl TimedPaths {
     }
 
     fn wake(&mut self, session: u32, index: Index, at_ns: u64) {
-        let PathTable { by_slot, timers, .. } = &mut self.table;
-        let paths = by_slot.get_mut(session as usize);
-        let Some(path) = paths.and_then(|paths| paths.get_mut(index)) else { return };
-        path.wake_at(at_ns, session, timers);
+        let Some((paths, shared)) = self.table.entry(session) else { return };
+        let Some(path) = paths.get_mut(index) else { return };
+        path.wake_at(at_ns, session, &mut shared.timers);
         let wanted = self.wanted.entry((session, path.number)).or_insert(u64::MAX);
         *wanted = (*wanted).min(at_ns.max(self.served_ns));
     }
@@ -136,13 +139,13 @@ impl TimedPaths {
         let missed: Vec<_> = wanted.iter().filter(|&(_, &at_ns)| at_ns <= now_ns).collect();
         assert!(missed.is_empty(), "{missed:?}");
         let standing: usize = table.by_slot.iter().map(Paths::count).sum();
-        assert!(table.timers.len() <= 2 * standing + STALE_MAX);
+        assert!(table.shared.timers.len() <= 2 * standing + STALE_MAX);
     }
 
     fn check(&mut self) {
         assert_eq!(self.table.next_timer_ns(), self.wanted.values().copied().min());
         let standing: usize = self.table.by_slot.iter().map(|paths| paths.standby.len()).sum();
-        assert_eq!(self.table.standing_by, standing);
+        assert_eq!(self.table.shared.standing_by, standing);
     }
 
     fn carry_out(&mut self, step: Step) {
