@@ -35,5 +35,5 @@ mod tests;
 
 pub(crate) use config::{DATAGRAM_BYTES_MIN, PathConfig};
 pub(crate) use delivery::Delivered;
-pub(crate) use path::{Filled, PacketEvent, Path, Payload};
-pub(crate) use received::Arrival;
+pub(crate) use path::{Filled, PacketEvent, Path, PayloadSource};
+pub(crate) use received::ReplayCheck;

@@ -8,7 +8,7 @@ mod transmit;
 use std::collections::VecDeque;
 
 use self::fast_path::DeferredAck;
-pub(crate) use self::transmit::{Filled, Payload};
+pub(crate) use self::transmit::{Filled, PayloadSource};
 use super::config::PathConfig;
 use super::congestion::Congestion;
 use super::delivery::Delivered;
@@ -18,7 +18,7 @@ use super::mtu::Mtu;
 use super::numbers::WORD;
 use super::pacing::Pacer;
 use super::peer_acks::PeerAcks;
-use super::received::{Arrival, Received, Wants};
+use super::received::{Received, ReplayCheck, Wants};
 use super::rtt::Rtt;
 use super::sent::Sent;
 use crate::wire::ack::NUMBERS_MAX;
@@ -58,7 +58,7 @@ pub(crate) enum PacketEvent {
 
 /// Counters of a path since it began.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Statistics {
+pub(crate) struct PacketCounters {
     /// Datagrams sent.
     pub(crate) sent: u64,
     /// Of these, those that carry an acknowledgement only.
@@ -86,7 +86,7 @@ pub(crate) struct Path {
     congestion: Congestion,
     pacer: Pacer,
     mtu: Mtu,
-    statistics: Statistics,
+    counters: PacketCounters,
     delivery: Delivered,
     events: VecDeque<PacketEvent>,
     /// Payload is delivered before the acknowledgement in the same packet takes effect: that
@@ -111,7 +111,7 @@ impl Path {
             congestion: Congestion::new(datagram as u64, packets, config.queue_target_ns),
             pacer: Pacer::new(),
             mtu: Mtu::new(datagram, config.datagram_bytes_max),
-            statistics: Statistics::default(),
+            counters: PacketCounters::default(),
             delivery: Delivered::default(),
             events: VecDeque::new(),
             deferred_ack: None,
@@ -137,17 +137,17 @@ impl Path {
         expand(low, self.received.expected())
     }
 
-    /// Handles an authenticated packet. Only the payload of an [`Arrival::Fresh`] one may be used.
+    /// Handles an authenticated packet. Only the payload of a [`ReplayCheck::Fresh`] one may be used.
     /// An error is the peer's fault; the packet had no effect.
     #[inline(always)]
     pub(crate) fn handle_packet(
         &mut self,
         now_ns: u64,
         packet: &Packet<'_>,
-    ) -> Result<Arrival, PacketError> {
+    ) -> Result<ReplayCheck, PacketError> {
         let number = self.number_of(packet.header.number.get());
         if self.handle_next(now_ns, number, packet) {
-            return Ok(Arrival::Fresh);
+            return Ok(ReplayCheck::Fresh);
         }
         self.handle_any(now_ns, number, packet)
     }
@@ -158,14 +158,14 @@ impl Path {
         now_ns: u64,
         number: u64,
         packet: &Packet<'_>,
-    ) -> Result<Arrival, PacketError> {
+    ) -> Result<ReplayCheck, PacketError> {
         let floor = packet.floor.map(|low| expand(low, number));
         if let Some(floor) = floor.filter(|&floor| floor > number) {
             return Err(PacketError::FloorBeyond { floor, number });
         }
         let arrival = self.received.judge(number, floor);
-        if arrival != Arrival::Fresh {
-            self.statistics.duplicates += u64::from(arrival != Arrival::TooFar);
+        if arrival != ReplayCheck::Fresh {
+            self.counters.duplicates += u64::from(arrival != ReplayCheck::TooFar);
             return Ok(arrival);
         }
         let may_defer = packet.ack.is_some_and(|ack| self.may_defer(&ack, packet));
@@ -195,9 +195,9 @@ impl Path {
         &mut self,
         now_ns: u64,
         packet: &Packet<'_>,
-    ) -> Result<Arrival, PacketError> {
+    ) -> Result<ReplayCheck, PacketError> {
         let arrival = self.handle_packet(now_ns, &Packet { ack: None, ..*packet })?;
-        if arrival == Arrival::Fresh {
+        if arrival == ReplayCheck::Fresh {
             self.received.forget_time();
         }
         Ok(arrival)
@@ -417,7 +417,7 @@ impl Path {
     }
 
     /// Returns the counters.
-    pub(crate) fn statistics(&self) -> Statistics {
-        self.statistics
+    pub(crate) fn counters(&self) -> PacketCounters {
+        self.counters
     }
 }

@@ -1,19 +1,13 @@
 //! Received datagrams: their session, their authenticity, and their content.
 
-use std::fmt;
 use std::net::SocketAddr;
 
 use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
-use super::super::packet::Arrival;
 use super::super::session::Session;
-use super::context::{PathCx, SharedPathState};
-use super::path::{Health, SessionPath};
-use super::{PRIMARY, PathTable, Paths};
-use crate::wire::packet::{
-    FLAG_MTU_PROBE, KIND_PACKET, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet,
-};
+use super::{PRIMARY, PathCx, PathTable, Paths};
+use crate::wire::packet::{PACKET_HEADER_BYTES, PACKET_TAG_BYTES};
 
 /// A session whose peer violates the protocol, and how.
 pub(crate) type Offence = (u32, PeerFailure);
@@ -29,7 +23,7 @@ pub(crate) struct ReceiveInfo {
 
 /// Result of handling a datagram.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+pub(super) enum Outcome {
     /// It was dropped without effect.
     Dropped,
     /// It is authentic.
@@ -141,12 +135,13 @@ impl PathTable {
     pub(crate) fn drain_all(&mut self, core: &mut Core, effects: &mut impl Effects) {
         self.drain(core, effects);
         for slot in 0..self.slots() {
-            if let Some((paths, session, cx)) = self.enter(core, slot) {
+            if let Some((paths, session, mut cx)) = self.enter(core, slot) {
                 for path in paths.all_mut() {
-                    path.packets.apply_deferred_ack();
-                    path.has_update = true;
+                    path.drain_deferred(session, &mut cx, effects);
                 }
-                paths.drain(session, cx, effects);
+                if paths.has_datagrams() {
+                    session.flush_if_waiting(cx.cx());
+                }
             }
         }
     }
@@ -166,103 +161,5 @@ impl Paths {
         if had_update {
             session.flush_if_waiting(cx.cx());
         }
-    }
-}
-
-impl SessionPath {
-    /// Handles a packet of one of several paths, as [`Self::handle_packet`] does, not inlined.
-    fn handle_packet_of_several(
-        &mut self,
-        shared: &mut SharedPathState,
-        core: &mut Core,
-        arrival: (u32, ReceiveInfo),
-        bytes: &mut [u8],
-        effects: &mut impl Effects,
-    ) -> Result<Outcome, Offence> {
-        self.handle_packet(shared, core, arrival, bytes, effects)
-    }
-
-    /// Handles a packet of the session in a slot that has come on this path.
-    #[inline(always)]
-    fn handle_packet(
-        &mut self,
-        shared: &mut SharedPathState,
-        core: &mut Core,
-        (slot, info): (u32, ReceiveInfo),
-        bytes: &mut [u8],
-        effects: &mut impl Effects,
-    ) -> Result<Outcome, Offence> {
-        let ReceiveInfo { from, now_ns, late_ns } = info;
-        let SharedPathState { dropped, timers, .. } = shared;
-        if bytes[0] != KIND_PACKET {
-            dropped.malformed += 1;
-            return Ok(Outcome::Dropped);
-        }
-        let low = u32::from_le_bytes(bytes[4..8].try_into().unwrap_or_default());
-        let number = self.packets.number_of(low);
-        if !self.keys.receive.open_packet(bytes, number) && !planted!(BelieveAnyTag) {
-            dropped.forged += 1;
-            return Ok(Outcome::Dropped);
-        }
-        let protocol =
-            |error: &dyn fmt::Display| Err((slot, PeerFailure::Protocol(error.to_string().into())));
-        let Ok(packet) = Packet::decode(&bytes[..bytes.len() - PACKET_TAG_BYTES]) else {
-            dropped.malformed += 1;
-            return Ok(Outcome::Dropped);
-        };
-        self.packets.start_turn(late_ns);
-        let is_home = from == self.remote;
-        let is_known = is_home || self.is_at(from, &packet);
-        if number >= self.highest {
-            self.highest = number;
-            if !is_home {
-                self.handle_address(now_ns, from);
-            }
-            if self.candidate.as_ref().is_some_and(|candidate| candidate.question.is_none()) {
-                self.wake_at(now_ns, slot, timers);
-            }
-        }
-        let arrival = if is_known {
-            self.packets.handle_packet(now_ns, &packet)
-        } else if packet.is_probe() {
-            self.packets.handle_stray_probe(now_ns, &packet)
-        } else {
-            dropped.stray += 1;
-            return Ok(Outcome::Dropped);
-        };
-        self.stay_awake(slot, &mut shared.awake);
-        match arrival {
-            Ok(Arrival::Fresh) => {}
-            Ok(_) => {
-                dropped.repeated += 1;
-                return Ok(Outcome::Dropped);
-            }
-            Err(error) => return protocol(&error),
-        }
-        if !std::mem::replace(&mut self.has_update, true) {
-            shared.to_drain.push(slot);
-        }
-        if self.health == Health::Untried
-            && !self.packets.is_answered()
-            && !std::mem::replace(&mut self.has_asked_back, true)
-        {
-            // The peer's probe shows that it can answer now; this side's own may have been too
-            // early. Once only: where answers are lost, two sides would repeat this forever.
-            self.packets.ask();
-            self.wake_at(now_ns, slot, timers);
-        }
-        let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
-        let mut is_segment = false;
-        if !packet.payload.is_empty() && !packet.has(FLAG_MTU_PROBE) && is_handled {
-            let before = core.shared.counters.segments_received;
-            let handled = core.handle_lone_segment(slot, packet.payload, now_ns, effects);
-            let segments = core.shared.counters.segments_received - before;
-            shared.segments += segments;
-            is_segment = segments > 0;
-            if let Err(error) = handled {
-                return protocol(&error);
-            }
-        }
-        Ok(Outcome::Genuine { is_segment })
     }
 }

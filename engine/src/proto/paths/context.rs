@@ -1,49 +1,11 @@
-//! State that the paths of all sessions share, and what the methods of a session's paths use of it.
+//! How a session and its paths are found, and what their methods use.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
-
-use foldhash::quality::RandomState;
 
 use super::super::context::Cx;
 use super::super::core::Core;
 use super::super::session::Session;
-use super::counters::{DatagramCounters, Dropped};
-use super::idle::InUse;
-use super::timers::Timers;
-use super::{PathTable, Paths};
-
-/// State that the paths of all sessions of an engine share.
-#[derive(Debug, Default)]
-pub(super) struct SharedPathState {
-    /// The slots of sessions by the id in their datagrams.
-    pub(super) by_session: HashMap<u64, u32, RandomState>,
-    /// Number of paths beyond one per session.
-    pub(super) standing_by: usize,
-    /// The session of the most recent datagram, if it exists.
-    pub(super) latest: u32,
-    /// Timers of sessions.
-    pub(super) timers: Timers,
-    /// Sessions with received packets whose paths have not been drained since.
-    pub(super) to_drain: Vec<u32>,
-    /// Sessions whose paths had packets or turns since the loop slept, possibly repeated: their
-    /// pending acknowledgements are sent before it sleeps again.
-    pub(super) awake: Vec<u32>,
-    /// Sessions with several paths, possibly repeated, and some that have one again.
-    pub(super) several: Vec<u32>,
-    /// Sessions with recent traffic.
-    pub(super) in_use: Vec<InUse>,
-    /// NICs of this engine's rails, by index: link-local addresses need them as scope.
-    pub(super) nics: Vec<u32>,
-    /// Rails whose NICs have no carrier: a bit for each.
-    pub(super) rails_down: u16,
-    /// Dropped datagrams so far.
-    pub(super) dropped: Dropped,
-    /// Segments received in datagrams so far.
-    pub(super) segments: u64,
-    /// Counters of paths of closed sessions.
-    pub(super) of_closed: DatagramCounters,
-}
+use super::{PathCx, PathTable, Paths, SharedPathState};
 
 impl SharedPathState {
     /// Returns whether the NIC of a rail has no carrier.
@@ -62,13 +24,6 @@ impl SharedPathState {
         }
         remote
     }
-}
-
-/// What the methods of a session's paths use besides the paths and the session.
-pub(super) struct PathCx<'c, 'p> {
-    /// What the methods of the session use.
-    pub(super) cx: Cx<'c>,
-    pub(super) shared: &'p mut SharedPathState,
 }
 
 impl PathCx<'_, '_> {

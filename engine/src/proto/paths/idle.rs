@@ -3,8 +3,7 @@
 //! the list of those in use; without datagrams it is when its connection is checked.
 
 use super::super::core::Core;
-use super::context::SharedPathState;
-use super::{PathTable, Paths};
+use super::{PathTable, Paths, SharedPathState};
 use crate::proto::session::Session;
 
 /// Time without a packet after which a session is idle, in nanoseconds: longer than the usual

@@ -3,12 +3,11 @@
 use super::super::context::Cx;
 use super::super::core::{Action, Core};
 use super::super::effects::RemoteName;
-use super::super::rails::health::{Health as RailHealth, Phase, Transition};
+use super::super::rails::health::{Phase, Transition};
 use super::super::rails::{LAST_RESORT_NS, rails_of};
 use super::super::table::Id;
-use super::context::PathCx;
 use super::path::SessionPath;
-use super::{PathTable, Paths};
+use super::{PathCx, PathTable, Paths};
 use crate::proto::session::Session;
 
 impl PathTable {
@@ -42,9 +41,7 @@ impl PathTable {
         let (slot, at) = (bulk.session, bulk.path);
         let entered = debug_assert_some!(self.enter(core, slot), "a lane is of a session");
         let Some((paths, session, mut cx)) = entered else { return };
-        let doubted = paths.all_mut().find(|path| path.at == at);
-        if let Some(health) = doubted.and_then(|path| path.rail_health.as_deref_mut()) {
-            health.suspect();
+        if paths.at_mut(at).is_some_and(SessionPath::suspect) {
             paths.judge(session, &mut cx, now_ns);
         }
     }
@@ -56,7 +53,7 @@ impl Paths {
         let streams_at = self.stream_at;
         let is_elsewhere = self.primary_at() != Some(streams_at);
         let is_led = self.note_segments(usize::MAX, is_elsewhere);
-        let path = self.all().find(|path| path.at == streams_at).map(|path| path.number);
+        let path = self.at(streams_at).map(|path| path.id().number);
         self.compare_deliveries(session, cx, now_ns, path.filter(|_| is_led));
     }
 
@@ -100,47 +97,26 @@ impl Paths {
                 .all()
                 .enumerate()
                 .filter(|&(other, _)| other != index)
-                .filter_map(|(_, path)| path.rail_health.as_deref()?.reference())
+                .filter_map(|(_, path)| path.reference())
                 .max_by_key(|reference| reference.sent_ns);
             let path = debug_assert_some!(self.get_mut(index), "the paths stay where they are");
             let Some(path) = path else { break };
             let mut evidence = path.evidence();
             (evidence.bulk_ns, evidence.is_stalled) =
-                session.bulk_evidence(&cx.cx.shared.lanes, path.at, now_ns);
-            if path.at == streams_at {
+                session.bulk_evidence(&cx.cx.shared.lanes, path.position(), now_ns);
+            if path.position() == streams_at {
                 evidence.bulk_ns = evidence.bulk_ns.max(streamed_ns);
             }
-            let health = debug_assert_some!(&mut path.rail_health, "each of several has a health");
-            let Some(health) = health else { continue };
-            let is_needed = active == 0;
-            if let Some(change) = health.observe(now_ns, &evidence, reference, is_needed) {
-                if !path.is_off {
+            if let Some(change) = path.observe(now_ns, &evidence, reference, active == 0) {
+                if path.is_served() {
                     active += usize::from(change.to == Phase::Active);
                     active -= usize::from(change.from == Phase::Active);
                 }
-                changes.push((path.at, path.number, change));
-                path.is_held |= matches!(change.to, Phase::Suspect | Phase::Down);
-                path.needs_sum |= change.to == Phase::Down;
+                changes.push((path.position(), path.id().number, change));
             }
-            let timers = &mut cx.shared.timers;
-            if health.take_probe(now_ns) {
-                path.packets.ask();
-                path.wake_at(now_ns, slot, timers);
-            }
-            if let Some(next_ns) = path.rail_health.as_deref().and_then(RailHealth::next_ns) {
-                path.wake_at(next_ns.max(now_ns + 100_000), slot, timers);
-            } else if evidence.probes > 0 && reference.is_some() {
-                let soon_ns = now_ns + evidence.round_trip_max_ns.max(500_000);
-                path.wake_at(soon_ns, slot, timers);
-            }
-            // A path that is down, or never was up, is probed by its own timers; others need no
-            // probes for it.
-            let health = path.rail_health.as_deref();
-            let is_settled = health.is_some_and(|health| {
-                health.is_down()
-                    || health.has_never_answered()
-                    || (health.is_active() && evidence.probes == 0)
-            });
+            let timers = (slot, &mut cx.shared.timers);
+            path.schedule_evaluation(now_ns, &evidence, reference.is_some(), timers);
+            let is_settled = path.is_settled(evidence.probes);
             self.is_doubtful |= !is_settled;
         }
         debug_assert_eq!(
@@ -153,14 +129,13 @@ impl Paths {
             since => Some(since.unwrap_or(now_ns)),
         };
         // The others provide reference acknowledgements.
-        let probed = self.all().filter(|path| path.packets.load().2 > 0);
-        if let Some(probed_ns) = probed.map(|path| path.packets.probed_ns()).max() {
+        let probed = self.all().filter(|path| path.packets().load().2 > 0);
+        if let Some(probed_ns) = probed.map(|path| path.packets().probed_ns()).max() {
             let timers = &mut cx.shared.timers;
             for path in self.all_mut() {
-                let (_, _, probes) = path.packets.load();
-                if probes == 0 && path.packets.asked_ns() < probed_ns {
-                    path.packets.ask();
-                    path.wake_at(now_ns, slot, timers);
+                let (_, _, probes) = path.packets().load();
+                if probes == 0 && path.packets().asked_ns() < probed_ns {
+                    path.probe(now_ns, slot, timers);
                 }
             }
         }
@@ -193,12 +168,10 @@ impl Paths {
     /// RR-RAIL-3.
     fn try_mute(&self, session: &mut Session, cx: &mut Cx<'_>, now_ns: u64) {
         let is_long = |since: u64| now_ns.saturating_sub(since) >= LAST_RESORT_NS;
-        let is_mute = |path: &SessionPath| {
-            path.rail_health.as_deref().is_some_and(RailHealth::has_never_answered)
-        };
-        if self.silent_since_ns.is_some_and(is_long) && self.all().all(is_mute) {
+        let are_mute = self.all().all(SessionPath::has_never_answered);
+        if are_mute && self.silent_since_ns.is_some_and(is_long) {
             for path in self.all() {
-                session.path_ready(cx, usize::from(path.at), now_ns);
+                session.path_ready(cx, usize::from(path.position()), now_ns);
             }
         }
     }
@@ -209,8 +182,8 @@ impl Paths {
     /// RR-RAIL-3.
     fn leave_mute(&self, session: &mut Session, cx: &mut Cx<'_>, now_ns: u64) {
         let has_answered = |at: usize| {
-            let mut paths = self.all().filter(|path| usize::from(path.at) == at);
-            paths.any(|path| path.rail_health.as_deref().is_some_and(|it| !it.has_never_answered()))
+            let path = self.all().find(|path| usize::from(path.position()) == at);
+            path.is_some_and(|path| path.phase().is_some() && !path.has_never_answered())
         };
         // The first path exists from the start where the control lane uses it.
         let is_by_tcp = |at: usize| usize::from(self.stream_at) == at;
@@ -230,11 +203,9 @@ impl Paths {
         (at, number): (u8, u16),
         change: Transition,
     ) {
-        let path = self.all().find(|path| path.at == at);
         // A path that never answered carries nothing, or is the last resort in a network that drops
         // datagrams: for diagnostics only.
-        let health = path.and_then(|path| path.rail_health.as_deref());
-        let is_mute = health.is_some_and(RailHealth::has_never_answered);
+        let is_mute = self.at(at).is_some_and(SessionPath::has_never_answered);
         match change.to {
             _ if is_mute => {}
             Phase::Active => session.path_ready(cx, at.into(), now_ns),

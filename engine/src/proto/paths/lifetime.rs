@@ -4,12 +4,10 @@ use std::net::SocketAddr;
 
 use super::super::core::Core;
 use super::super::packet::{Path, PathConfig};
-use super::super::rails::health::Health as RailHealth;
 use super::super::rails::rails_of;
 use super::super::session::Session;
-use super::context::PathCx;
-use super::path::{Health, SessionPath};
-use super::{Index, PathTable, Paths};
+use super::path::{PathId, SessionPath};
+use super::{Index, PathCx, PathTable, Paths};
 use crate::wire::packet::{FIRST_PATH as FIRST, PACKET_TAG_BYTES};
 
 impl Paths {
@@ -28,8 +26,8 @@ impl Paths {
         let primary = debug_assert_some!(self.primary.as_deref_mut(), "its first path is open");
         let Some(((announced, keys), primary)) = known.zip(primary) else { return };
         let is_initiator = session.connection.is_initiator();
-        let (port, takes_trains) = (primary.port, primary.takes_trains);
-        let datagram_bytes_max = primary.packets.datagram_bytes_max();
+        let (port, takes_trains) = primary.announced();
+        let datagram_bytes_max = primary.packets().datagram_bytes_max();
         let (initiators, acceptors) = rails_of(number);
         let rail = if is_initiator { initiators } else { acceptors };
         let remote = match announced.remote {
@@ -43,21 +41,14 @@ impl Paths {
             datagram_bytes_max,
             ..PathConfig::default()
         };
-        let mut path = SessionPath::new(Path::new(config), keys.path(number, is_initiator), remote);
-        (path.session_id, path.number, path.rail, path.at) = (session.id, number, rail, at as u8);
-        (path.port, path.takes_trains) = (port, takes_trains);
-        path.is_held = true;
-        let health_of = |rail: u8| {
-            let mut health = RailHealth::new(now_ns);
-            if shared.is_rail_down(rail) {
-                health.handle_link(now_ns, false);
-            }
-            Box::new(health)
-        };
-        path.rail_health = Some(health_of(rail));
-        primary.rail_health.get_or_insert_with(|| health_of(primary.rail));
-        path.packets.ask();
-        path.wake_at(now_ns, slot, &mut shared.timers);
+        let (packets, keys) = (Path::new(config), keys.path(number, is_initiator));
+        let id = PathId { session: session.id, number, rail, at: at as u8 };
+        let mut path = SessionPath::new(packets, keys, id, remote, takes_trains);
+        path.hold(true);
+        for path in [&mut path, primary] {
+            path.begin_comparison(now_ns, !shared.is_rail_down(path.id().rail));
+        }
+        path.probe(now_ns, slot, &mut shared.timers);
         debug_assert!(self.index_of(number).is_none(), "a path is opened once");
         self.choice.get_or_insert_default();
         if self.standby.is_empty() {
@@ -99,7 +90,7 @@ impl Paths {
 
     /// Returns the first path of the session.
     pub(super) fn first(&self) -> Option<&SessionPath> {
-        self.all().find(|path| path.number == FIRST)
+        self.all().find(|path| path.id().number == FIRST)
     }
 }
 
@@ -160,16 +151,15 @@ impl PathTable {
             ..PathConfig::default()
         };
         let bytes_max = bytes_max.max(config.datagram_bytes_min);
-        let mut packets = Path::new(PathConfig { datagram_bytes_max: bytes_max, ..config });
-        packets.ask();
+        let packets = Path::new(PathConfig { datagram_bytes_max: bytes_max, ..config });
         let mut remote = session.locators.first();
         remote.set_port(port);
         session.use_datagrams(cx.cx(), packets.payload_bytes_max());
         session.use_stream(cx.cx(), has_stream);
         cx.shared.by_session.insert(id, slot);
-        let mut path = SessionPath::new(packets, keys, remote);
-        path.session_id = id;
-        path.takes_trains = takes_trains;
+        let id = PathId { session: id, number: FIRST, rail: 0, at: 0 };
+        let mut path = SessionPath::new(packets, keys, id, remote, takes_trains);
+        path.probe_with_next();
         debug_assert_eq!(paths.count(), 0, "a new session has no path");
         paths.primary = Some(Box::new(path));
         true
@@ -181,12 +171,7 @@ impl PathTable {
         for slot in 0..self.slots() {
             let Some((paths, session, mut cx)) = self.enter(core, slot) else { continue };
             for path in paths.all_mut() {
-                path.is_off = false;
-                if bytes_max.is_some_and(|bytes| path.packets.datagram_bytes_max() <= bytes) {
-                    path.packets.ask();
-                } else {
-                    path.give_up(session, cx.cx());
-                }
+                path.resume(session, cx.cx(), bytes_max);
             }
         }
     }
@@ -206,16 +191,14 @@ impl PathTable {
     ///
     /// RR-PATH-5.
     pub(crate) fn prepare_final_ack(&mut self, slot: u32) -> bool {
-        let Some(primary) = self.of_mut(slot).primary.as_deref_mut() else { return false };
-        primary.packets.quickack();
-        primary.health = Health::Untried;
-        true
+        let primary = self.of_mut(slot).primary.as_deref_mut();
+        primary.map(SessionPath::prepare_final_ack).is_some()
     }
 
     /// Returns the session's id in packets, and the destination of its first path.
     pub(crate) fn first_path(&self, slot: u32) -> Option<(u64, SocketAddr)> {
         let first = self.of(slot)?.first()?;
-        Some((first.session_id, first.remote))
+        Some((first.id().session, first.remote()))
     }
 
     /// Removes the paths of a closed session.
@@ -228,9 +211,9 @@ impl PathTable {
         );
         shared.standing_by -= over.standby.len();
         for path in over.primary.into_iter().chain(over.standby) {
-            let removed = shared.by_session.remove(&path.session_id);
+            let removed = shared.by_session.remove(&path.id().session);
             debug_assert!(removed.is_none_or(|it| it == slot), "ids are of one session");
-            shared.of_closed = shared.of_closed.with(&path.packets);
+            shared.of_closed = shared.of_closed.with(path.packets());
         }
     }
 
@@ -258,10 +241,8 @@ impl PathTable {
         for slot in self.several() {
             let entered = debug_assert_some!(self.enter(core, slot), "it has several paths");
             let Some((paths, session, mut cx)) = entered else { continue };
-            for path in paths.all_mut().filter(|path| path.rail == rail) {
-                if let Some(health) = &mut path.rail_health {
-                    health.handle_link(now_ns, is_up);
-                }
+            for path in paths.all_mut().filter(|path| path.id().rail == rail) {
+                path.handle_link(now_ns, is_up);
             }
             paths.judge(session, &mut cx, now_ns);
         }

@@ -22,24 +22,29 @@ mod idle;
 mod judge;
 mod lifetime;
 mod path;
+mod peer_address;
 mod primary;
 mod questions;
 mod ring;
 mod timeouts;
 mod timers;
 mod transmit;
+mod visits;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use foldhash::quality::RandomState;
+
 pub(crate) use self::arrival::ReceiveInfo;
-use self::context::SharedPathState;
-#[cfg(any(test, feature = "sim"))]
-pub(crate) use self::counters::DatagramCounters;
-pub(crate) use self::counters::Dropped;
+pub(crate) use self::counters::{DatagramCounters, Dropped};
+use self::idle::InUse;
 pub(crate) use self::path::SessionPath;
 pub(crate) use self::timeouts::Timeout;
+use self::timers::Timers;
 pub(crate) use self::transmit::Transmit;
-use super::rails::health::{Health as RailHealth, Phase};
+use super::context::Cx;
+use super::rails::health::Phase;
 use super::rails::preference::Preference;
 use super::rails::trial::Trial;
 use super::table::reserve_for;
@@ -63,7 +68,7 @@ pub(crate) struct Paths {
     #[allow(clippy::vec_box, reason = "one of them takes the primary's place now and then")]
     standby: Vec<Box<SessionPath>>,
     /// State for the choice among several; `None`: there is one path.
-    choice: Option<Box<Choice>>,
+    choice: Option<Box<PrimaryChoice>>,
     /// The session is in the list of those in use.
     is_in_use: bool,
     /// Some path is not healthy.
@@ -83,7 +88,7 @@ pub(crate) struct Paths {
 
 /// State for the choice of the primary path.
 #[derive(Debug, Default)]
-struct Choice {
+struct PrimaryChoice {
     /// Preference by round trip.
     preference: Preference,
     /// Throughput comparison by long messages.
@@ -165,19 +170,31 @@ impl Paths {
     /// Returns whether this session's datagrams carry this id.
     #[inline]
     fn are_of(&self, session_id: u64) -> bool {
-        self.primary.as_deref().is_some_and(|path| path.session_id == session_id)
+        self.primary.as_deref().is_some_and(|path| path.id().session == session_id)
     }
 
     /// Returns the path of this number and session, if it is the only one.
     #[inline]
     fn only_one(&mut self, session_id: u64, number: u16) -> Option<&mut SessionPath> {
-        let path = self.primary.as_deref_mut().filter(|_| self.standby.is_empty());
-        path.filter(|path| path.session_id == session_id && path.number == number)
+        let path = self.primary.as_deref_mut()?;
+        let id = path.id();
+        let is_it = id.session == session_id && id.number == number && !path.is_one_of_several();
+        is_it.then_some(path)
+    }
+
+    /// Returns the path at a position.
+    fn at(&self, at: u8) -> Option<&SessionPath> {
+        self.all().find(|path| path.position() == at)
+    }
+
+    /// Returns the same, mutable.
+    fn at_mut(&mut self, at: u8) -> Option<&mut SessionPath> {
+        self.all_mut().find(|path| path.position() == at)
     }
 
     /// Returns the index of the path with this number.
     fn index_of(&self, number: u16) -> Option<Index> {
-        self.all().position(|path| path.number == number)
+        self.all().position(|path| path.id().number == number)
     }
 
     /// Returns whether any of several paths is healthy.
@@ -192,33 +209,23 @@ impl Paths {
 
     /// Returns the send time of the newest packet answered on any path.
     pub(crate) fn answered_sent_ns(&mut self) -> Option<u64> {
-        let answered = self.all_mut().filter_map(|path| {
-            path.packets.apply_deferred_ack();
-            path.packets.answered_sent_ns()
-        });
-        answered.max()
+        self.all_mut().filter_map(|path| path.settled_packets().answered_sent_ns()).max()
     }
 
     /// Returns whether the path at a position is suspect, does not answer, or does not exist.
     pub(crate) fn is_suspect(&self, at: u8) -> bool {
-        let mut paths = self.all().filter(|path| path.at == at);
-        let is_suspect = |health: &RailHealth| health.phase() == Phase::Suspect;
-        paths.any(|path| path.rail_health.as_deref().is_some_and(is_suspect)) || self.is_down(at)
+        let path = self.at(at);
+        path.is_some_and(|path| path.phase() == Some(Phase::Suspect)) || self.is_down(at)
     }
 
     /// Returns whether the path at a position does not answer, or does not exist.
     pub(crate) fn is_down(&self, at: u8) -> bool {
-        if at == NO_PATH {
-            return true;
-        }
-        let mut paths = self.all().filter(|path| path.at == at);
-        let is_lost = |health: &RailHealth| health.is_down() && !health.has_never_answered();
-        paths.any(|path| path.rail_health.as_deref().is_some_and(is_lost))
+        at == NO_PATH || self.at(at).is_some_and(SessionPath::is_lost)
     }
 
     /// Returns the position of the path that carries segments now, if any does.
     pub(crate) fn primary_at(&self) -> Option<u8> {
-        self.primary.as_ref().filter(|path| path.is_open()).map(|path| path.at)
+        self.primary.as_ref().filter(|path| path.is_open()).map(|path| path.position())
     }
 
     /// Returns the position of the path that the session's TCP lane uses; [`NO_PATH`]: of none.
@@ -253,11 +260,12 @@ impl Paths {
     fn check(&self) {
         if self.are_several() {
             assert!(self.primary.is_some() && self.choice.is_some(), "one of several is primary");
-            assert!(self.all().all(|path| path.rail_health.is_some()), "each has a health");
-            assert!(self.standby.iter().all(|path| path.is_held), "the primary one carries");
+            assert!(self.all().all(SessionPath::is_one_of_several), "each is one of them");
+            assert!(self.standby.iter().all(|path| path.is_held()), "the primary one carries");
         }
         for (index, path) in self.all().enumerate() {
-            assert_eq!(self.index_of(path.number), Some(index), "a path is there once");
+            assert_eq!(self.index_of(path.id().number), Some(index), "a path is there once");
+            path.check_reasons();
         }
     }
 
@@ -271,12 +279,51 @@ impl Paths {
     }
 }
 
+/// State that the paths of all sessions of an engine share.
+#[derive(Debug, Default)]
+struct SharedPathState {
+    /// The slots of sessions by the id in their datagrams.
+    by_session: HashMap<u64, u32, RandomState>,
+    /// Number of paths beyond one per session.
+    standing_by: usize,
+    /// The session of the most recent datagram, if it exists.
+    latest: u32,
+    /// Timers of sessions.
+    timers: Timers,
+    /// Sessions with received packets whose paths have not been drained since.
+    to_drain: Vec<u32>,
+    /// Sessions whose paths had packets or turns since the loop slept, possibly repeated: their
+    /// pending acknowledgements are sent before it sleeps again.
+    awake: Vec<u32>,
+    /// Sessions with several paths, possibly repeated, and some that have one again.
+    several: Vec<u32>,
+    /// Sessions with recent traffic.
+    in_use: Vec<InUse>,
+    /// NICs of this engine's rails, by index: link-local addresses need them as scope.
+    nics: Vec<u32>,
+    /// Rails whose NICs have no carrier: a bit for each.
+    rails_down: u16,
+    /// Dropped datagrams so far.
+    dropped: Dropped,
+    /// Segments received in datagrams so far.
+    segments: u64,
+    /// Counters of paths of closed sessions.
+    of_closed: DatagramCounters,
+}
+
 /// The paths of all sessions of an engine. A method that concerns one session finds its paths and
 /// the session once ([`PathTable::enter`]); the rest is done by methods of [`Paths`].
 #[derive(Debug, Default)]
 pub(crate) struct PathTable {
     by_slot: Vec<Paths>,
     shared: SharedPathState,
+}
+
+/// What the methods of a session's paths use besides the paths and the session.
+struct PathCx<'c, 'p> {
+    /// What the methods of the session use.
+    cx: Cx<'c>,
+    shared: &'p mut SharedPathState,
 }
 
 impl PathTable {
@@ -329,17 +376,15 @@ impl PathTable {
         assert_eq!(standing_by, shared.standing_by, "paths beyond the first ones are counted");
         for (&id, &slot) in &shared.by_session {
             let paths = self.of(slot).expect("its slot has paths");
-            assert!(paths.all().all(|path| path.session_id == id), "all paths have that id");
+            assert!(paths.all().all(|path| path.id().session == id), "all paths have that id");
         }
         for (slot, paths) in (0..).zip(&self.by_slot) {
             paths.check();
             for path in paths.all() {
-                let listed = shared.by_session.get(&path.session_id);
+                let listed = shared.by_session.get(&path.id().session);
                 assert_eq!(listed, Some(&slot), "a session is found by the id of its packets");
-                assert!(!path.has_update || shared.to_drain.contains(&slot), "it is drained");
-                assert!(!path.is_awake || shared.awake.contains(&slot), "it is visited");
-                let is_timed = shared.timers.contains(path.timer_ns, slot);
-                assert!(path.timer_ns == u64::MAX || is_timed, "a timer that is set expires");
+                let SharedPathState { to_drain, awake, timers, .. } = shared;
+                path.visits().check(slot, to_drain, awake, timers);
             }
             let is_listed = paths.standby.is_empty() || shared.several.contains(&slot);
             assert!(is_listed, "session {slot} has several paths, unlisted");

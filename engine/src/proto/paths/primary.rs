@@ -6,9 +6,8 @@ use super::super::rails::PathState;
 use super::super::rails::preference::{Distance, is_nearer};
 use super::super::rails::trial::Used;
 use super::super::session::Session;
-use super::Paths;
-use super::context::PathCx;
-use super::path::{Health, SessionPath};
+use super::path::SessionPath;
+use super::{PathCx, Paths};
 use crate::proto::ready::Work;
 
 /// Bytes in flight up to which a round trip counts as unloaded.
@@ -19,14 +18,9 @@ const ELSEWHERE: u32 = 8;
 /// A side that receives fewer long datagrams between two readings does not follow the peer.
 const LED_FROM: u32 = 32;
 
-/// Returns whether a path may carry segments.
-fn is_fit(path: &SessionPath) -> bool {
-    path.is_active() && path.health == Health::Good
-}
-
 /// Returns the users' preference for a path's rails: lower is better.
 fn class_of(session: &Session, path: &SessionPath) -> (bool, bool) {
-    let path = session.rails.paths.get(usize::from(path.at));
+    let path = session.rails.paths.get(usize::from(path.position()));
     path.map_or((true, true), |path| (path.is_backup, !path.is_preferred))
 }
 
@@ -34,9 +28,9 @@ fn class_of(session: &Session, path: &SessionPath) -> (bool, bool) {
 /// stream while some of it is unacknowledged (`is_streaming`), may queue before it, and would do so
 /// on another path.
 fn round_trip_ns(primary: &SessionPath, is_streaming: bool) -> Option<u64> {
-    let (_, in_flight, _) = primary.packets.load();
-    let short_ns = primary.packets.short_round_trip_ns()?;
-    match primary.packets.least_round_trip_ns() {
+    let (_, in_flight, _) = primary.packets().load();
+    let short_ns = primary.packets().short_round_trip_ns()?;
+    match primary.packets().least_round_trip_ns() {
         Some(least_ns) if in_flight > UNLOADED_BYTES || is_streaming => Some(least_ns),
         _ => Some(short_ns),
     }
@@ -44,7 +38,7 @@ fn round_trip_ns(primary: &SessionPath, is_streaming: bool) -> Option<u64> {
 
 /// Returns whether another path's round trip is not clearly longer than the primary one's.
 fn is_near(other: &SessionPath, primary: &SessionPath, is_streaming: bool) -> bool {
-    let both = round_trip_ns(primary, is_streaming).zip(other.packets.short_round_trip_ns());
+    let both = round_trip_ns(primary, is_streaming).zip(other.packets().short_round_trip_ns());
     both.is_some_and(|(used_ns, its_ns)| !is_nearer(used_ns, its_ns))
 }
 
@@ -78,20 +72,21 @@ impl Paths {
         let known = &*session;
         let favourite = self.choice.as_ref().and_then(|it| it.preference.favourite());
         let rank = |path: &SessionPath| {
-            let speed = known.rails.paths.get(usize::from(path.at)).map_or(0, PathState::speed);
-            let is_other = Some(path.number) != favourite;
-            (class_of(known, path), is_other, Reverse(speed), path.at)
+            let speed =
+                known.rails.paths.get(usize::from(path.position())).map_or(0, PathState::speed);
+            let is_other = Some(path.id().number) != favourite;
+            (class_of(known, path), is_other, Reverse(speed), path.position())
         };
-        let best = self.standby.iter().enumerate().filter(|(_, path)| is_fit(path));
+        let best = self.standby.iter().enumerate().filter(|(_, path)| path.is_fit());
         let best = best.map(|(at, path)| (rank(path), at)).min();
         let primary = self.primary.as_deref();
-        let current = primary.filter(|path| is_fit(path)).map(rank);
+        let current = primary.filter(|path| path.is_fit()).map(rank);
         if let Some((rank, at)) = best
             && current.is_none_or(|current| rank < current)
         {
             let primary = debug_assert_some!(&mut self.primary, "another one stands by for it");
             if let Some(primary) = primary {
-                primary.is_held = true;
+                primary.hold(true);
                 std::mem::swap(primary, &mut self.standby[at]);
             }
             if let Some(choice) = &mut self.choice {
@@ -100,19 +95,19 @@ impl Paths {
             tracing::debug!(session = cx.slot(), "primary path changed");
         }
         let primary = self.primary.as_deref_mut();
-        if let Some(path) = primary.filter(|path| is_fit(path) && path.is_held) {
-            path.is_held = false;
+        if let Some(path) = primary.filter(|path| path.is_fit() && path.is_held()) {
+            path.hold(false);
             // Segments sent by TCP meanwhile may be stuck on a rail that is down; long ones are
             // sent again by the next connection.
             session.resend_all(cx.cx(), true);
         }
         debug_assert!(
-            self.standby.iter().all(|path| path.is_held),
+            self.standby.iter().all(|path| path.is_held()),
             "only the primary path carries segments"
         );
         // New segments fit every path that may have to carry them.
-        let least = self.all().filter(|path| is_fit(path));
-        if let Some(bytes) = least.map(|path| path.packets.payload_bytes_max()).min()
+        let least = self.all().filter(|path| path.is_fit());
+        if let Some(bytes) = least.map(|path| path.packets().payload_bytes_max()).min()
             && let Some(choice) = &mut self.choice
             && bytes != choice.segment_bytes
         {
@@ -135,9 +130,11 @@ impl Paths {
         path: u16,
     ) {
         let known = &*session;
-        self.all_mut().for_each(|path| path.packets.apply_deferred_ack());
-        let primary = self.primary.as_deref().filter(|path| is_fit(path));
-        let theirs = self.standby.iter().find(|it| it.number == path && is_fit(it));
+        self.all_mut().for_each(|path| {
+            path.settled_packets();
+        });
+        let primary = self.primary.as_deref().filter(|path| path.is_fit());
+        let theirs = self.standby.iter().find(|it| it.id().number == path && it.is_fit());
         let (Some(primary), Some(theirs)) = (primary, theirs) else { return };
         let is_streaming = known.holds_long();
         let may_follow = class_of(known, theirs) == class_of(known, primary)
@@ -166,27 +163,27 @@ impl Paths {
         choice.trial.put_off(now_ns);
         let came = std::mem::take(&mut choice.segments_came);
         let is_led = came >= LED_FROM && !known.connection.is_initiator();
-        let primary = self.primary.as_deref_mut().filter(|path| is_fit(path));
+        let primary = self.primary.as_deref_mut().filter(|path| path.is_fit());
         let Some(primary) = primary else { return };
-        let mut delivered = primary.packets.delivered();
-        if primary.at == self.stream_at {
+        let mut delivered = primary.delivered();
+        if primary.position() == self.stream_at {
             delivered.bytes += known.delivered_by_stream();
         }
         let is_streaming = known.holds_long();
         let segment_bytes = choice.segment_bytes.max(1) as u64;
-        let used = Used { path: primary.number, delivered, segment_bytes };
+        let used = Used { path: primary.id().number, delivered, segment_bytes };
         let class = class_of(known, primary);
         let claimed = |path: &SessionPath| {
-            known.rails.paths.get(usize::from(path.at)).map_or(0, PathState::speed)
+            known.rails.paths.get(usize::from(path.position())).map_or(0, PathState::speed)
         };
         let speed = claimed(primary);
         let is_candidate = |path: &&SessionPath| {
             let is_slow = claimed(path) > 0 && claimed(path) <= speed / 2;
-            let is_alike = is_fit(path) && class_of(known, path) == class;
+            let is_alike = path.is_fit() && class_of(known, path) == class;
             is_alike && is_near(path, primary, is_streaming) && !is_slow && !is_led
         };
         let standby = self.standby.iter().map(|path| &**path);
-        let others = standby.filter(is_candidate).map(|path| path.number);
+        let others = standby.filter(is_candidate).map(|path| path.id().number);
         if let Some(path) = choice.trial.read(now_ns, &used, others) {
             choice.preference.choose(path);
             self.choose_primary(session, cx, now_ns);
@@ -201,17 +198,19 @@ impl Paths {
         if let Some(choice) = &mut self.choice {
             choice.preference.put_off(now_ns);
         }
-        self.all_mut().for_each(|path| path.packets.apply_deferred_ack());
-        let Some(primary) = self.primary.as_deref().filter(|path| is_fit(path)) else { return };
+        self.all_mut().for_each(|path| {
+            path.settled_packets();
+        });
+        let Some(primary) = self.primary.as_deref().filter(|path| path.is_fit()) else { return };
         let class = class_of(known, primary);
         let distance = |path: &SessionPath| {
-            let round_trip_ns = path.packets.short_round_trip_ns()?;
-            Some(Distance { path: path.number, round_trip_ns })
+            let round_trip_ns = path.packets().short_round_trip_ns()?;
+            Some(Distance { path: path.id().number, round_trip_ns })
         };
-        let alike = |path: &&SessionPath| is_fit(path) && class_of(known, path) == class;
-        let is_streaming = primary.at == self.stream_at && known.holds_long();
+        let alike = |path: &&SessionPath| path.is_fit() && class_of(known, path) == class;
+        let is_streaming = primary.position() == self.stream_at && known.holds_long();
         let used = round_trip_ns(primary, is_streaming)
-            .map(|round_trip_ns| Distance { path: primary.number, round_trip_ns });
+            .map(|round_trip_ns| Distance { path: primary.id().number, round_trip_ns });
         let standby = self.standby.iter().map(|path| &**path);
         let others = standby.filter(alike).filter_map(distance);
         let choice = self.choice.as_mut();
@@ -219,14 +218,13 @@ impl Paths {
             .zip(choice)
             .is_some_and(|(used, choice)| choice.preference.compare(now_ns, used, others));
         let (slot, announced) = (cx.slot(), &mut session.rails.paths);
-        for path in self.all_mut().filter(|path| is_fit(path)) {
-            if let Some(known) = announced.get_mut(usize::from(path.at))
-                && let Some(least_ns) = path.packets.least_round_trip_ns()
+        for path in self.all_mut().filter(|path| path.is_fit()) {
+            if let Some(known) = announced.get_mut(usize::from(path.position()))
+                && let Some(least_ns) = path.packets().least_round_trip_ns()
             {
                 known.round_trip_ns = least_ns;
             }
-            path.packets.ask();
-            path.wake_at(now_ns, slot, &mut cx.shared.timers);
+            path.probe(now_ns, slot, &mut cx.shared.timers);
         }
         if is_moved {
             self.choose_primary(session, cx, now_ns);

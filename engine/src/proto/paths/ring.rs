@@ -12,7 +12,7 @@ impl PathTable {
     #[inline]
     pub(crate) fn ring_of(&self, slot: u32) -> Option<u64> {
         let paths = self.of(slot).filter(|paths| paths.has_ring)?;
-        paths.first().map(|path| path.session_id)
+        paths.first().map(|path| path.id().session)
     }
 
     /// Returns the session whose first path has packets with this id.

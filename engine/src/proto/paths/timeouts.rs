@@ -2,10 +2,8 @@
 
 use super::super::core::Core;
 use super::super::effects::Effects;
-use super::context::PathCx;
-use super::path::Health;
 use super::timers::Timers;
-use super::{Index, PathTable};
+use super::{Index, PathCx, PathTable};
 
 /// An expired timer.
 #[derive(Clone, Copy, Debug)]
@@ -59,26 +57,19 @@ impl PathTable {
         timeout: Timeout,
         effects: &mut impl Effects,
     ) -> bool {
-        let Timeout { at_ns, now_ns, late_ns, is_drained } = timeout;
         let Some((paths, session, PathCx { cx, shared })) = self.enter(core, slot) else {
             return false;
         };
         paths.note_use(slot, &mut shared.in_use);
-        let path = paths.get_mut(index);
-        let Some(path) = path.filter(|path| path.timer_ns == at_ns) else { return false };
-        path.timer_ns = u64::MAX;
-        path.stay_awake(slot, &mut shared.awake);
-        path.packets.start_turn(late_ns);
-        let is_probe_due = path.handle_timeout(now_ns, is_drained);
-        path.deliver_events(session, cx, effects);
-        if is_probe_due
-            && path.health == Health::Silent
-            && let Some(fallback) = path.fallback.as_deref_mut()
-        {
-            // One of the two addresses may answer.
-            std::mem::swap(&mut path.remote, fallback);
+        let Some(path) = paths.get_mut(index) else { return false };
+        let handled = path.handle_timeout(shared, slot, timeout);
+        if handled.is_some() {
+            path.deliver_events(session, cx, effects);
         }
-        true
+        if handled == Some(true) {
+            path.try_fallback();
+        }
+        handled.is_some()
     }
 
     /// Evaluates the paths of a session that has several, after their timers were handled.
@@ -101,9 +92,7 @@ impl PathTable {
             let paths = self.by_slot.get_mut(slot as usize);
             let Some(paths) = debug_assert_some!(paths, "slots of paths stay") else { continue };
             for path in paths.all_mut() {
-                path.is_awake = false;
-                path.packets.apply_deferred_ack();
-                path.packets.quickack();
+                path.acknowledge_before_sleep();
             }
         }
         awake

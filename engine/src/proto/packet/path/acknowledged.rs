@@ -100,7 +100,7 @@ impl Path {
             let highest = self.acks.highest().unwrap_or(number).max(number);
             let age_ns = now_ns.saturating_sub(record.sent_at_ns);
             self.loss.handle_spurious(number, highest, age_ns, &self.rtt);
-            self.statistics.spurious += 1;
+            self.counters.spurious += 1;
             if record.purpose == Purpose::Payload {
                 self.congestion.handle_spurious(number);
             }
@@ -183,7 +183,7 @@ impl Path {
     }
 
     pub(super) fn handle_lost(&mut self, now_ns: u64, number: u64, record: &Record) {
-        self.statistics.lost += 1;
+        self.counters.lost += 1;
         match record.purpose {
             Purpose::MtuProbe => self.mtu.handle_probe_lost(record.bytes as usize, now_ns),
             Purpose::Payload => {

@@ -29,7 +29,7 @@ pub(crate) struct Filled {
 }
 
 /// Source of payload. The path calls it when there is space in the window.
-pub(crate) trait Payload {
+pub(crate) trait PayloadSource {
     /// Returns the length of the next packet's payload, in bytes; 0 if nothing waits.
     fn waiting_bytes(&self) -> usize;
 
@@ -77,7 +77,7 @@ impl Path {
     pub(crate) fn poll_transmit(
         &mut self,
         now_ns: u64,
-        payload: &mut impl Payload,
+        payload: &mut impl PayloadSource,
         out: &mut [u8],
     ) -> Option<(usize, u64)> {
         debug_assert!(out.len() >= self.config.datagram_bytes_max, "the longest datagram fits");
@@ -111,7 +111,7 @@ impl Path {
     pub(crate) fn transmit_lone(
         &mut self,
         now_ns: u64,
-        payload: &mut impl Payload,
+        payload: &mut impl PayloadSource,
         out: &mut [u8],
     ) -> Option<(usize, u64)> {
         let bytes = payload.waiting_bytes();
@@ -224,7 +224,7 @@ impl Path {
             session: self.config.session.into(),
         };
         out[..PACKET_HEADER_BYTES].copy_from_slice(header.as_bytes());
-        self.statistics.sent += 1;
+        self.counters.sent += 1;
         if purpose != Purpose::Ack {
             let is_only = self.sent.count() == 1;
             self.timer.handle_sent(now_ns, is_only, flags & FLAG_ACK_NOW != 0);
@@ -238,14 +238,14 @@ impl Path {
         if lead.flags & FLAG_ACK == 0 {
             return None;
         }
-        self.statistics.acks_alone += 1;
+        self.counters.acks_alone += 1;
         Some(self.seal(now_ns, lead.bytes, lead.flags, Purpose::Ack, 0, out))
     }
 
     /// RR-PKT-7
     fn send_ack(&mut self, now_ns: u64, out: &mut [u8]) -> (usize, u64) {
         let lead = self.lead(now_ns, true, out);
-        self.statistics.acks_alone += 1;
+        self.counters.acks_alone += 1;
         self.seal(now_ns, lead.bytes, lead.flags, Purpose::Ack, 0, out)
     }
 
@@ -254,10 +254,10 @@ impl Path {
     fn send_probe(
         &mut self,
         now_ns: u64,
-        payload: &mut impl Payload,
+        payload: &mut impl PayloadSource,
         out: &mut [u8],
     ) -> (usize, u64) {
-        self.statistics.probes += 1;
+        self.counters.probes += 1;
         let lead = self.lead(now_ns, false, out);
         let is_short = self.loss.probes() >= SHORT_PROBES_FROM;
         let length = if is_short { self.mtu.least() } else { self.mtu.current() };
@@ -301,7 +301,7 @@ impl Path {
     fn send_payload(
         &mut self,
         now_ns: u64,
-        payload: &mut impl Payload,
+        payload: &mut impl PayloadSource,
         waiting_bytes: usize,
         out: &mut [u8],
     ) -> Option<(usize, u64)> {

@@ -34,7 +34,7 @@ fn busy() -> Net {
     paths.ask_all_paths(now_ns, SLOT);
     let engine = &net.engines[ACCEPTOR];
     assert!(!engine.paths.shared.to_drain.is_empty() && engine.paths.has_timers());
-    assert!(engine.path(0).candidate.is_some() && engine.path(0).has_update);
+    assert!(engine.path(0).peer().has_candidate() && engine.path(0).visits().has_update());
     assert_eq!(engine.paths.shared.standing_by, 1);
     net
 }
@@ -122,7 +122,9 @@ fn session_in_a_reused_slot_starts_afresh() {
         assert_eq!(net.engines[ACCEPTOR].paths().count(), 1);
         assert_eq!(net.engines[ACCEPTOR].paths().stream_at(), 0);
         let path = net.engines[ACCEPTOR].path(0);
-        assert!(path.candidate.is_none() && path.highest == 0 && !path.packets.is_answered());
+        assert!(
+            !path.peer().has_candidate() && path.highest() == 0 && !path.packets().is_answered()
+        );
         net.run_for(20 * MILLI);
         for number in [OPENER, ACCEPTOR] {
             let engine = &net.engines[number];

@@ -56,9 +56,7 @@ pub(super) fn fingerprint(net: &Net, number: usize) -> String {
     let mut all =
         format!("{paths:?} {:?} {:?}", engine.core.shared.counters, engine.core.shared.ready);
     for path in paths.all() {
-        let packets = format!("{:?}", path.packets);
-        let seen = (path.highest, &path.candidate, &path.fallback, path.has_asked_back);
-        all += &format!("{packets} {seen:?} {} {}", path.has_update, path.is_held);
+        all += &path.fingerprint();
     }
     let SharedPathState { to_drain, timers, standing_by, segments, .. } = &engine.paths.shared;
     let received = net.received(number);
@@ -72,11 +70,11 @@ impl Engine {
 
     /// Returns the path of a number.
     pub(super) fn path(&self, number: u16) -> &SessionPath {
-        self.paths().all().find(|path| path.number == number).unwrap()
+        self.paths().all().find(|path| path.id().number == number).unwrap()
     }
 
     /// Returns the number of the path that carries segments now.
     pub(super) fn primary(&self) -> Option<u16> {
-        self.paths().primary.as_ref().filter(|path| path.is_open()).map(|path| path.number)
+        self.paths().primary.as_ref().filter(|path| path.is_open()).map(|path| path.id().number)
     }
 }

@@ -48,7 +48,7 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
     let moved_ns = net.run_to(10 * MILLI, |net| primaries(net)[OPENER] == Some(OTHER));
     assert!(moved_ns < 5 * MILLI, "{moved_ns}");
     assert_eq!(reported(&net, OPENER, 0).last().unwrap().0, Phase::Suspect);
-    assert!(net.engines[OPENER].path(FIRST).is_held);
+    assert!(net.engines[OPENER].path(FIRST).is_held());
     // Outstanding segments are sent again at once, on the other path.
     net.run_for(3 * LATENCY_NS);
     assert!(payloads(&net, OPENER, 1, cut_ns) > 0);
@@ -61,7 +61,7 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
     assert_eq!(payloads(&net, OPENER, 0, cut_ns + 5 * MILLI), 0);
     assert!(net.packets(OPENER, 0, cut_ns + 5 * MILLI).len() > 2);
     assert!(
-        net.engines[OPENER].path(FIRST).needs_sum && !net.engines[OPENER].path(OTHER).needs_sum
+        net.engines[OPENER].path(FIRST).needs_sum() && !net.engines[OPENER].path(OTHER).needs_sum()
     );
     // It answers again: after several answers it is the first of two equal paths.
     net.set_gates(0, Gate::Open);
@@ -126,7 +126,7 @@ fn rail_without_carrier_is_abandoned_at_once() {
     assert_eq!(engine.primary(), Some(OTHER));
     assert!(engine.paths.is_rail_down(0) && !engine.paths.is_rail_down(1));
     // RR-PATH-8
-    assert!(engine.path(FIRST).needs_sum && !engine.path(OTHER).needs_sum);
+    assert!(engine.path(FIRST).needs_sum() && !engine.path(OTHER).needs_sum());
     net.turn(OPENER);
     assert_eq!(reported(&net, OPENER, 0).last().unwrap(), &(Phase::Down, PathCause::NoLink));
     talk(&mut net, 20);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::super::path::PathId;
 use super::super::*;
 use super::pair::{MILLI, address_of, keys_of};
 use crate::proto::core::{Config, Core};
@@ -94,8 +95,8 @@ impl TimedPaths {
         self.table.shared.by_session.insert(id, session);
         for number in 0..paths as u16 {
             let packets = Path::new(PathConfig::default());
-            let mut path = SessionPath::new(packets, self.keys.clone(), address_of(0, 0));
-            (path.session_id, path.number) = (id, number);
+            let id = PathId { session: id, number, ..PathId::default() };
+            let path = SessionPath::new(packets, self.keys.clone(), id, address_of(0, 0), false);
             let all = self.table.of_mut(session);
             match number {
                 0 => all.primary = Some(Box::new(path)),
@@ -113,8 +114,8 @@ impl TimedPaths {
     fn wake(&mut self, session: u32, index: Index, at_ns: u64) {
         let Some((paths, shared)) = self.table.entry(session) else { return };
         let Some(path) = paths.get_mut(index) else { return };
-        path.wake_at(at_ns, session, &mut shared.timers);
-        let wanted = self.wanted.entry((session, path.number)).or_insert(u64::MAX);
+        path.visits_mut().wake_at(at_ns, session, &mut shared.timers);
+        let wanted = self.wanted.entry((session, path.id().number)).or_insert(u64::MAX);
         *wanted = (*wanted).min(at_ns.max(self.served_ns));
     }
 
@@ -130,7 +131,7 @@ impl TimedPaths {
             let timeout = Timeout { at_ns, now_ns, late_ns: 0, is_drained: true };
             for index in 0..table.of(session).map_or(0, Paths::count) {
                 if table.handle_timeout(core, (session, index), timeout, memory) {
-                    let number = table.of(session).unwrap().get(index).unwrap().number;
+                    let number = table.of(session).unwrap().get(index).unwrap().id().number;
                     assert_eq!(wanted.remove(&(session, number)), Some(at_ns));
                 }
             }
