@@ -129,3 +129,28 @@ impl LossTimer {
         self.asked_at_ns
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RR-PKT-9
+    #[test]
+    fn recent_packets_defer_the_probe_and_not_forever() {
+        let (loss, rtt) = (Loss::new(), Rtt::new(1_000_000));
+        let after_ns = loss.probe_after_ns(&rtt, 0);
+        let mut timer = LossTimer::default();
+        timer.handle_sent(10, true, true);
+        assert_eq!(timer.due_ns(&loss, &rtt, 5), 10 + after_ns, "it asks for an answer at once");
+        for packet in 1..20 {
+            timer.handle_sent(10 + packet * after_ns, false, false);
+        }
+        assert_eq!(timer.due_ns(&loss, &rtt, 0), 10 + PATIENCE_PROBES * after_ns);
+        assert!(timer.rests_until_ns() <= timer.due_ns(&loss, &rtt, 0));
+        timer.expect_loss(Some(3));
+        assert_eq!(timer.due_ns(&loss, &rtt, 0), 3);
+        timer.request_probe();
+        timer.handle_answer(100);
+        assert!(!timer.expects_loss() && !timer.take_probe());
+    }
+}

@@ -433,7 +433,7 @@ impl SessionPath {
                     session.resend_all(cx, self.rail_health.is_none());
                 }
             }
-            PathValidation::Untried if self.packets.is_answered() => {
+            PathValidation::Untried if self.packets.is_answered() && !self.is_off => {
                 self.set_validation(PathValidation::Good);
             }
             PathValidation::Silent if self.packets.load().2 == 0 && !self.is_off => {

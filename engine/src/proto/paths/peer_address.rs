@@ -118,3 +118,32 @@ impl PeerAddress {
         [self.current, self.fallback.as_deref().copied().unwrap_or(self.current)]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(last: u8) -> SocketAddr {
+        ([192, 0, 2, last], 1).into()
+    }
+
+    /// RR-PATH-4
+    #[test]
+    fn address_changes_once_its_probe_is_answered() {
+        let mut peer = PeerAddress::new(at(1));
+        peer.note_source(0, at(1));
+        assert!(!peer.has_candidate());
+        peer.note_source(0, at(2));
+        assert!(peer.is_probe_due() && !peer.validate(at(2), |_| true), "it is not probed yet");
+        assert_eq!(peer.handle_probe_sent(7), at(2));
+        // Another address may not take its place at once.
+        peer.note_source(QUESTION_NS - 1, at(3));
+        assert!(!peer.is_probe_due() && !peer.validate(at(3), |_| true));
+        assert!(!peer.validate(at(2), |number| number != 7));
+        assert!(peer.validate(at(2), |number| number == 7) && !peer.has_candidate());
+        assert_eq!(peer.both(), [at(2), at(1)]);
+        assert!(peer.is_known(at(1)) && peer.is_known(at(2)) && !peer.is_known(at(3)));
+        peer.swap();
+        assert_eq!((peer.both(), peer.announced_port()), ([at(1), at(2)], 1));
+    }
+}

@@ -3,7 +3,7 @@
 use super::super::core::Core;
 use super::super::effects::Effects;
 use super::timers::Timers;
-use super::{Index, PathCx, PathTable};
+use super::{Index, PathCx, PathTable, SessionPath};
 
 /// An expired timer.
 #[derive(Clone, Copy, Debug)]
@@ -89,10 +89,9 @@ impl PathTable {
         awake.sort_unstable();
         awake.dedup();
         for &slot in &awake {
-            let paths = self.by_slot.get_mut(slot as usize);
-            let Some(paths) = debug_assert_some!(paths, "slots of paths stay") else { continue };
-            for path in paths.all_mut() {
-                path.acknowledge_before_sleep();
+            let entry = debug_assert_some!(self.entry(slot), "slots of paths stay");
+            if let Some((paths, _)) = entry {
+                paths.all_mut().for_each(SessionPath::acknowledge_before_sleep);
             }
         }
         awake

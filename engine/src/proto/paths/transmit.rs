@@ -107,9 +107,9 @@ impl PathTable {
         is_blocked: bool,
         effects: &mut impl Effects,
     ) -> bool {
-        let Self { by_slot, shared } = self;
-        let paths = by_slot.get_mut(slot as usize);
-        let Some(path) = paths.and_then(|paths| paths.get_mut(index)) else { return true };
+        let entry = self.entry(slot);
+        let entry = entry.and_then(|(paths, shared)| Some((paths.get_mut(index)?, shared)));
+        let Some((path, shared)) = entry else { return true };
         // A window may have gained space by dropping its oldest packets.
         let is_calm = path.is_calm()
             || core

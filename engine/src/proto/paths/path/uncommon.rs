@@ -3,9 +3,10 @@
 //! Sending and receiving a short packet have a fast path each, for the common state of a path. A
 //! word of it has a bit for each reason to leave them, so that a fast path asks once. A bit is set
 //! where its reason arises, and cleared where that has passed. Debug builds compare it with the
-//! state it stands for at each use. The reasons of a session are in [`super::super::super::segments`].
+//! state it stands for at each use. A session has such a word, too (`proto/segments/uncommon.rs`).
 //!
-//! A path that the driver does not serve has not answered, either.
+//! That the driver does not serve a path is no reason of its own: it counts as one that does not
+//! answer.
 
 use super::{PathValidation, SessionPath};
 
@@ -93,5 +94,39 @@ impl SessionPath {
         ]
         .into_iter()
         .fold(PathReasons::default(), PathReasons::or)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::hooks::simulated::{Bug, plant};
+    use crate::proto::paths::by_hand::new_path;
+
+    #[test]
+    fn a_reason_that_is_missed_is_found_at_the_next_use() {
+        let ways: [(Bug, fn(&mut SessionPath)); 4] = [
+            (Bug::MissUnproven, SessionPath::prepare_final_ack),
+            (Bug::MissHeld, |path| path.hold(true)),
+            (Bug::MissCandidate, |path| {
+                path.peer.note_source(0, ([192, 0, 2, 9], 1).into());
+                path.set_reason(PathReasons::CANDIDATE, path.peer.has_candidate());
+            }),
+            (Bug::MissSeveral, |path| path.begin_comparison(0, true)),
+        ];
+        for (bug, arise) in ways {
+            for planted in [None, Some(bug)] {
+                let mut path = new_path(0);
+                path.prove();
+                plant(planted);
+                arise(&mut path);
+                plant(None);
+                let use_it = || path.is_free_of(PathReasons::SENDING.or(PathReasons::SEVERAL));
+                let used = catch_unwind(AssertUnwindSafe(use_it));
+                assert_eq!(used.ok(), planted.is_none().then_some(false), "{bug:?}");
+            }
+        }
     }
 }
