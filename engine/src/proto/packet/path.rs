@@ -137,7 +137,7 @@ impl Path {
         expand(low, self.received.expected())
     }
 
-    /// Handles an authenticated packet. Only the payload of a [`ReplayCheck::Fresh`] one may be used.
+    /// Handles an authenticated packet. Only the payload of a [`ReplayCheck::Fresh`] one counts.
     /// An error is the peer's fault; the packet had no effect.
     #[inline(always)]
     pub(crate) fn handle_packet(

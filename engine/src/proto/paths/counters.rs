@@ -48,6 +48,6 @@ impl PathTable {
         let segments = self.shared.segments;
         let start = DatagramCounters { dropped, segments, ..self.shared.of_closed };
         let paths = self.by_slot.iter().flat_map(Paths::all);
-        paths.fold(start, |sum, path| sum.with(&path.packets()))
+        paths.fold(start, |sum, path| sum.with(path.packets()))
     }
 }

@@ -1,5 +1,6 @@
 //! One path of a session: its packets and keys, the peer's address, its health, and its segments.
 
+mod events;
 mod receive;
 mod transmit;
 mod uncommon;
@@ -9,16 +10,15 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::uncommon::PathReasons;
 use super::super::context::Cx;
-use super::super::effects::Effects;
 use super::super::keys::LaneKeys;
-use super::super::packet::{Delivered, PacketEvent, Path};
+use super::super::packet::{Delivered, Path};
 use super::super::rails::health::{
     Evidence, Health as RailHealth, Phase, ReferenceAck, Transition,
 };
 use super::super::session::Session;
 use super::peer_address::PeerAddress;
 use super::visits::PathVisits;
-use super::{PathCx, SharedPathState, Timers};
+use super::{SharedPathState, Timeout, Timers};
 
 /// Whether a path delivers datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -356,7 +356,7 @@ impl SessionPath {
         self.rail_health.as_deref_mut().map(RailHealth::suspect).is_some()
     }
 
-    // ---- Probes, timers and events ----
+    // ---- Probes and timers ----
 
     /// Requests an acknowledgement at once, to learn whether the path works.
     pub(super) fn probe(&mut self, now_ns: u64, slot: u32, timers: &mut Timers) {
@@ -376,113 +376,15 @@ impl SessionPath {
         self.packets.quickack();
     }
 
-    /// Returns whether it has no events for the message layer but acknowledgements.
-    #[inline]
-    pub(super) fn is_calm(&self) -> bool {
-        self.is_free_of(PathReasons::UNPROVEN)
-            && self.packets.is_calm()
-            && shortcut!("a loss-free path")
-    }
-
-    /// Delivers the path's events to the message layer. Returns `true` if there were only
-    /// acknowledgements.
-    ///
-    /// RR-PATH-2, RR-PATH-3.
-    #[inline]
-    pub(super) fn deliver_events(
-        &mut self,
-        session: &mut Session,
-        cx: Cx<'_>,
-        effects: &mut impl Effects,
-    ) -> bool {
-        self.is_calm() || self.deliver_pending_events(session, cx, effects)
-    }
-
-    /// Delivers them where it is not calm.
-    pub(super) fn deliver_pending_events(
-        &mut self,
-        session: &mut Session,
-        mut cx: Cx<'_>,
-        effects: &mut impl Effects,
-    ) -> bool {
-        let mut is_calm = true;
-        while let Some(event) = self.packets.poll_known_event() {
-            match event {
-                PacketEvent::Acked { token } => {
-                    session.handle_segment_acked(cx.reborrow(), token, effects);
-                    continue;
-                }
-                PacketEvent::Lost { token } => session.handle_segment_lost(cx.reborrow(), token),
-                // With several paths the smallest counts.
-                PacketEvent::PayloadBytesMax { bytes } if self.rail_health.is_none() => {
-                    session.set_segment_bytes(cx.reborrow(), bytes);
-                }
-                PacketEvent::PayloadBytesMax { .. } => {}
-            }
-            is_calm = false;
-        }
-        let before = self.validation;
-        match before {
-            // With several paths it is silent when it is down: the TCP lane may have failed, too.
-            PathValidation::Good if self.packets.is_silent() && !self.is_active() => {
-                tracing::debug!(session = cx.slot, "path does not answer; messages use TCP");
-                self.needs_sum = true;
-                self.set_validation(PathValidation::Silent);
-                cx.shared.processes.note_silent_path(cx.slot);
-                if !self.is_held {
-                    session.resend_all(cx, self.rail_health.is_none());
-                }
-            }
-            PathValidation::Untried if self.packets.is_answered() && !self.is_off => {
-                self.set_validation(PathValidation::Good);
-            }
-            PathValidation::Silent if self.packets.load().2 == 0 && !self.is_off => {
-                tracing::debug!(session = cx.slot, "path answers again");
-                self.set_validation(PathValidation::Good);
-            }
-            _ => {}
-        }
-        is_calm && self.validation == before
-    }
-
-    /// Processes received packets. Returns `true` if there were any.
-    #[inline(always)]
-    pub(super) fn drain(
-        &mut self,
-        session: &mut Session,
-        cx: &mut PathCx<'_, '_>,
-        effects: &mut impl Effects,
-    ) -> bool {
-        let had_update = self.visits.take_update();
-        if had_update {
-            self.deliver_events(session, cx.cx(), effects);
-            self.set_timer(cx.slot(), &mut cx.shared.timers);
-        }
-        had_update
-    }
-
-    /// Processes received packets and deferred acknowledgements.
-    pub(super) fn drain_deferred(
-        &mut self,
-        session: &mut Session,
-        cx: &mut PathCx<'_, '_>,
-        effects: &mut impl Effects,
-    ) {
-        self.packets.apply_deferred_ack();
-        self.visits.take_update();
-        self.deliver_events(session, cx.cx(), effects);
-        self.set_timer(cx.slot(), &mut cx.shared.timers);
-    }
-
-    /// Handles an expired timer. Returns `false` if it is not the path's. `late_ns` and
-    /// `is_drained`: as in [`super::Timeout`].
+    /// Handles an expired timer. Returns whether probes are sent since nothing was acknowledged;
+    /// `None`: it is not the path's.
     pub(super) fn handle_timeout(
         &mut self,
         shared: &mut SharedPathState,
         slot: u32,
-        timeout: super::Timeout,
+        timeout: Timeout,
     ) -> Option<bool> {
-        let super::Timeout { at_ns, now_ns, late_ns, is_drained } = timeout;
+        let Timeout { at_ns, now_ns, late_ns, is_drained } = timeout;
         if !self.visits.take_timer(at_ns) {
             return None;
         }
@@ -560,9 +462,9 @@ impl SessionPath {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::paths::PathTable;
     use crate::proto::paths::by_hand::{Nothing, new_path};
     use crate::proto::paths::tests::pair::{OPENER, SLOT, one_path};
-    use crate::proto::paths::{PathTable, Timeout};
     use crate::proto::sim::Engine;
 
     /// RR-PATH-4
