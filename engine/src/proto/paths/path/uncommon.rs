@@ -107,7 +107,8 @@ mod tests {
 
     #[test]
     fn a_reason_that_is_missed_is_found_at_the_next_use() {
-        let ways: [(Bug, fn(&mut SessionPath)); 4] = [
+        type Arise = fn(&mut SessionPath);
+        let ways: [(Bug, Arise); 4] = [
             (Bug::MissUnproven, SessionPath::prepare_final_ack),
             (Bug::MissHeld, |path| path.hold(true)),
             (Bug::MissCandidate, |path| {
