@@ -184,6 +184,14 @@ pub(crate) mod simulated {
         MissEarly,
         /// A fast path does not learn that its session has a goodbye of its peer.
         MissGoodbye,
+        /// A fast path does not learn that its path answers no longer.
+        MissUnproven,
+        /// A fast path does not learn that another path carries the segments.
+        MissHeld,
+        /// A fast path does not learn that the peer may have a new address.
+        MissCandidate,
+        /// A fast path does not learn that a session has several paths.
+        MissSeveral,
         /// Bulk data that came in a datagram is placed one byte too early.
         ShiftData,
         /// The oldest segment counts as acknowledged although it is not.
@@ -226,7 +234,7 @@ pub(crate) mod simulated {
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 70] = [
+    pub(crate) const BUGS: [Bug; 74] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -272,6 +280,10 @@ pub(crate) mod simulated {
         Bug::MissUpdate,
         Bug::MissEarly,
         Bug::MissGoodbye,
+        Bug::MissUnproven,
+        Bug::MissHeld,
+        Bug::MissCandidate,
+        Bug::MissSeveral,
         Bug::ShiftData,
         Bug::ReleaseUnacked,
         Bug::AckTooMuch,

@@ -261,7 +261,7 @@ fn add_datagrams(statistics: &mut PathStatistics, paths: &Paths, stream_at: usiz
         statistics.state = state_of(phase);
     }
     let path = path.packets();
-    let counted = path.statistics();
+    let counted = path.counters();
     statistics.datagrams_sent = counted.sent;
     statistics.datagrams_lost = counted.lost;
     statistics.probes = counted.probes;

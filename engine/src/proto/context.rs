@@ -98,6 +98,12 @@ pub(crate) struct Cx<'a> {
 }
 
 impl Cx<'_> {
+    /// Returns the same, for a method that takes it by value.
+    #[inline(always)]
+    pub(super) fn reborrow(&mut self) -> Cx<'_> {
+        Cx { slot: self.slot, shared: self.shared }
+    }
+
     /// Adds the session to those with work.
     #[inline]
     pub(super) fn add_work(&mut self, work: Work) {

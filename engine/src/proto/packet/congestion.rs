@@ -65,7 +65,7 @@ pub(super) struct Congestion {
     /// The path's usual share of lost packets.
     usual_loss: u64,
     /// Present while a window reduced for loss is on trial.
-    trial: Option<Box<Trial>>,
+    trial: Option<Box<PriorWindow>>,
     /// The window at which loss showed that the path was full: near it growth is slow.
     ceiling: u64,
 }
@@ -75,7 +75,7 @@ const CEILING_PART: u64 = 16;
 
 /// State before the window shrank for loss, and the first number sent after that.
 #[derive(Clone, Debug)]
-struct Trial {
+struct PriorWindow {
     share: u64,
     window: u64,
     startup: bool,
@@ -293,7 +293,7 @@ impl Congestion {
         // for the queue to drain.
         let sent_bytes = self.round_bytes * WHOLE / (WHOLE - usual.min(WHOLE * 3 / 4));
         self.shrink((sent_bytes * 7 / 8).clamp(window / 2, window), next);
-        self.trial = Some(Box::new(Trial { share, window, startup, until: next }));
+        self.trial = Some(Box::new(PriorWindow { share, window, startup, until: next }));
         true
     }
 

@@ -1,7 +1,5 @@
 //! Delivery statistics of a path, for the choice among paths.
 
-use super::path::Path;
-
 /// Data delivered since a path began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delivered {
@@ -24,20 +22,5 @@ impl Delivered {
     pub(super) fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
         self.datagrams += 1;
-    }
-}
-
-impl Path {
-    /// Returns the data delivered so far.
-    pub(crate) fn delivered(&mut self) -> Delivered {
-        self.apply_deferred_ack();
-        self.delivery
-    }
-
-    /// Returns the congestion window, the bytes in flight, and the consecutive probe timeouts,
-    /// which the health of a path depends on.
-    pub(crate) fn load(&self) -> (u64, u64, u32) {
-        let in_flight = self.sent.bytes_in_flight();
-        (self.congestion.window(), in_flight, self.loss.probes())
     }
 }

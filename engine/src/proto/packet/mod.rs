@@ -17,25 +17,23 @@
 //!
 //! The caller drops a datagram that the kernel rejects, like one that the network loses.
 
-mod acknowledged;
 pub(crate) mod config;
 mod congestion;
 mod delivery;
-mod fast_path;
 mod loss;
+mod loss_timer;
 mod mtu;
 mod numbers;
 mod pacing;
 pub(crate) mod path;
+mod peer_acks;
 pub(crate) mod received;
 mod rtt;
 mod sent;
 #[cfg(test)]
 mod tests;
-mod transmit;
 
 pub(crate) use config::{DATAGRAM_BYTES_MIN, PathConfig};
 pub(crate) use delivery::Delivered;
-pub(crate) use path::{PacketEvent, Path};
-pub(crate) use received::Arrival;
-pub(crate) use transmit::{Filled, Payload};
+pub(crate) use path::{Filled, PacketEvent, Path, PayloadSource};
+pub(crate) use received::ReplayCheck;

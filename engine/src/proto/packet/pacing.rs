@@ -17,11 +17,20 @@ pub(super) struct Pacer {
     burst: u64,
     /// A wait was requested since [`Self::rest`]: the rate has to be up to date.
     is_in_use: bool,
+    /// Until when payload is held back.
+    holds_until_ns: Option<u64>,
 }
 
 impl Pacer {
     pub(super) fn new() -> Self {
-        Self { tokens: u64::MAX, filled_ns: 0, rate: u64::MAX, burst: u64::MAX, is_in_use: false }
+        Self {
+            tokens: u64::MAX,
+            filled_ns: 0,
+            rate: u64::MAX,
+            burst: u64::MAX,
+            is_in_use: false,
+            holds_until_ns: None,
+        }
     }
 
     /// Notes that nothing is in flight: the rate is not needed until the next wait.
@@ -62,15 +71,33 @@ impl Pacer {
         debug_assert!(self.tokens <= self.burst, "a bucket holds a burst");
     }
 
-    /// Returns when `bytes` may be sent: `None` is now. Set the rate before, unless it is in use.
+    /// Holds payload back until then.
+    pub(super) fn hold_until(&mut self, at_ns: u64) {
+        self.holds_until_ns = Some(at_ns);
+    }
+
+    /// Ends holding payload back: whether it may be sent is found out again.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        self.holds_until_ns = None;
+    }
+
+    /// Returns until when payload is held back.
+    #[inline]
+    pub(super) fn holds_until_ns(&self) -> Option<u64> {
+        self.holds_until_ns
+    }
+
+    /// Returns when `bytes` may be sent, and holds payload back until then: `None` is now. Set the
+    /// rate before, unless it is in use.
     pub(super) fn wait_until_ns(&mut self, now_ns: u64, bytes: u64) -> Option<u64> {
         self.is_in_use = true;
         self.fill(now_ns);
         let bytes = bytes.min(self.burst);
-        if self.tokens >= bytes {
-            return None;
-        }
-        Some(self.filled_ns + time_of(self.rate, bytes - self.tokens) + 1)
+        let missing = bytes.saturating_sub(self.tokens);
+        let at_ns = || self.filled_ns + time_of(self.rate, missing) + 1;
+        self.holds_until_ns = (missing > 0).then(at_ns);
+        self.holds_until_ns
     }
 
     /// Takes `bytes` from the bucket.

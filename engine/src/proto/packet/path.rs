@@ -1,16 +1,24 @@
-//! One path of a session: receiving, and timers. Sending is in [`super::transmit`].
+//! One path of a session: receiving, and timers. Sending is in [`transmit`], acknowledgements are
+//! handled in [`acknowledged`].
+
+mod acknowledged;
+mod fast_path;
+mod transmit;
 
 use std::collections::VecDeque;
 
+use self::fast_path::DeferredAck;
+pub(crate) use self::transmit::{Filled, PayloadSource};
 use super::config::PathConfig;
 use super::congestion::Congestion;
 use super::delivery::Delivered;
-use super::fast_path::DeferredAck;
 use super::loss::Loss;
+use super::loss_timer::LossTimer;
 use super::mtu::Mtu;
 use super::numbers::WORD;
 use super::pacing::Pacer;
-use super::received::{Arrival, Received, Wants};
+use super::peer_acks::PeerAcks;
+use super::received::{Received, ReplayCheck, Wants};
 use super::rtt::Rtt;
 use super::sent::Sent;
 use crate::wire::ack::NUMBERS_MAX;
@@ -26,9 +34,6 @@ const REMEMBER_NS: u64 = 50_000;
 const DEAD_PROBES: u32 = 16;
 /// Maximum number of packets that stay outstanding on a dead path.
 const DEAD_NUMBERS: u64 = 128;
-/// Probe timeouts without any acknowledgement that make a probe due, however recent the last
-/// packet.
-pub(super) const PATIENCE_PROBES: u64 = 4;
 
 /// Events for the layer above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +58,7 @@ pub(crate) enum PacketEvent {
 
 /// Counters of a path since it began.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Statistics {
+pub(crate) struct PacketCounters {
     /// Datagrams sent.
     pub(crate) sent: u64,
     /// Of these, those that carry an acknowledgement only.
@@ -71,42 +76,24 @@ pub(crate) struct Statistics {
 /// A path; see the module and [`super`], which has the order of calls.
 #[derive(Debug)]
 pub(crate) struct Path {
-    pub(super) config: PathConfig,
-    pub(super) sent: Sent,
-    pub(super) received: Received,
-    pub(super) rtt: Rtt,
-    pub(super) loss: Loss,
-    pub(super) congestion: Congestion,
-    pub(super) pacer: Pacer,
-    pub(super) mtu: Mtu,
-    pub(super) statistics: Statistics,
-    pub(super) delivery: Delivered,
-    pub(super) events: VecDeque<PacketEvent>,
+    config: PathConfig,
+    sent: Sent,
+    acks: PeerAcks,
+    received: Received,
+    rtt: Rtt,
+    loss: Loss,
+    timer: LossTimer,
+    congestion: Congestion,
+    pacer: Pacer,
+    mtu: Mtu,
+    counters: PacketCounters,
+    delivery: Delivered,
+    events: VecDeque<PacketEvent>,
     /// Payload is delivered before the acknowledgement in the same packet takes effect: that
     /// happens in [`Self::apply_deferred_ack`], which every call that depends on it makes.
-    pub(super) deferred_ack: Option<DeferredAck>,
+    deferred_ack: Option<DeferredAck>,
     /// How late this turn is.
-    pub(super) late_ns: u64,
-    /// Highest number acknowledged so far.
-    pub(super) highest_acked: Option<u64>,
-    /// When the most recently sent acknowledged packet was sent.
-    pub(super) acked_sent_ns: u64,
-    /// The peer's cumulative number, as last received.
-    pub(super) peer_cumulative: u64,
-    /// When the oldest possibly lost packet is lost.
-    pub(super) lost_at_ns: Option<u64>,
-    /// When the last ack-eliciting packet was sent.
-    pub(super) asked_at_ns: u64,
-    /// That packet requested an immediate acknowledgement.
-    pub(super) asked_at_once: bool,
-    /// Since when packets are outstanding and none was acknowledged.
-    pub(super) unanswered_since_ns: u64,
-    /// When the last probe timeout fired.
-    probed_at_ns: u64,
-    /// Probes due.
-    pub(super) probes_due: u32,
-    /// Pacing delays payload until then.
-    pub(super) paced_until_ns: Option<u64>,
+    late_ns: u64,
 }
 
 impl Path {
@@ -116,27 +103,19 @@ impl Path {
         let packets = config.window_initial_packets;
         Self {
             sent: Sent::new(),
+            acks: PeerAcks::default(),
             received: Received::new(),
             rtt: Rtt::new(config.rtt_initial_ns),
             loss: Loss::new(),
+            timer: LossTimer::default(),
             congestion: Congestion::new(datagram as u64, packets, config.queue_target_ns),
             pacer: Pacer::new(),
             mtu: Mtu::new(datagram, config.datagram_bytes_max),
-            statistics: Statistics::default(),
+            counters: PacketCounters::default(),
             delivery: Delivered::default(),
             events: VecDeque::new(),
             deferred_ack: None,
             late_ns: 0,
-            highest_acked: None,
-            acked_sent_ns: 0,
-            peer_cumulative: 0,
-            lost_at_ns: None,
-            asked_at_ns: 0,
-            asked_at_once: false,
-            unanswered_since_ns: 0,
-            probed_at_ns: 0,
-            probes_due: 0,
-            paced_until_ns: None,
             config,
         }
     }
@@ -147,7 +126,7 @@ impl Path {
         self.late_ns = late_ns;
     }
 
-    pub(super) fn is_late(&self) -> bool {
+    fn is_late(&self) -> bool {
         self.late_ns > LATE_NS.max(self.rtt.smoothed_ns() / 8)
     }
 
@@ -158,17 +137,17 @@ impl Path {
         expand(low, self.received.expected())
     }
 
-    /// Handles an authenticated packet. Only the payload of an [`Arrival::Fresh`] one may be used.
+    /// Handles an authenticated packet. Only the payload of a [`ReplayCheck::Fresh`] one counts.
     /// An error is the peer's fault; the packet had no effect.
     #[inline(always)]
     pub(crate) fn handle_packet(
         &mut self,
         now_ns: u64,
         packet: &Packet<'_>,
-    ) -> Result<Arrival, PacketError> {
+    ) -> Result<ReplayCheck, PacketError> {
         let number = self.number_of(packet.header.number.get());
         if self.handle_next(now_ns, number, packet) {
-            return Ok(Arrival::Fresh);
+            return Ok(ReplayCheck::Fresh);
         }
         self.handle_any(now_ns, number, packet)
     }
@@ -179,14 +158,14 @@ impl Path {
         now_ns: u64,
         number: u64,
         packet: &Packet<'_>,
-    ) -> Result<Arrival, PacketError> {
+    ) -> Result<ReplayCheck, PacketError> {
         let floor = packet.floor.map(|low| expand(low, number));
         if let Some(floor) = floor.filter(|&floor| floor > number) {
             return Err(PacketError::FloorBeyond { floor, number });
         }
         let arrival = self.received.judge(number, floor);
-        if arrival != Arrival::Fresh {
-            self.statistics.duplicates += u64::from(arrival != Arrival::TooFar);
+        if arrival != ReplayCheck::Fresh {
+            self.counters.duplicates += u64::from(arrival != ReplayCheck::TooFar);
             return Ok(arrival);
         }
         let may_defer = packet.ack.is_some_and(|ack| self.may_defer(&ack, packet));
@@ -197,7 +176,7 @@ impl Path {
         let handled = self.received.handle(now_ns, number, floor, Wants::of(packet), &self.config);
         debug_assert!(handled == arrival, "it was judged before");
         if let (Some(ack), Some(cumulative)) = (packet.ack, cumulative) {
-            self.peer_cumulative = self.peer_cumulative.max(cumulative);
+            self.acks.note_cumulative(cumulative);
             if may_defer {
                 self.defer_ack(now_ns, ack.delay_ns(), cumulative);
             } else {
@@ -216,9 +195,9 @@ impl Path {
         &mut self,
         now_ns: u64,
         packet: &Packet<'_>,
-    ) -> Result<Arrival, PacketError> {
+    ) -> Result<ReplayCheck, PacketError> {
         let arrival = self.handle_packet(now_ns, &Packet { ack: None, ..*packet })?;
-        if arrival == Arrival::Fresh {
+        if arrival == ReplayCheck::Fresh {
             self.received.forget_time();
         }
         Ok(arrival)
@@ -226,7 +205,7 @@ impl Path {
 
     /// Returns whether probes are to be sent now.
     pub(crate) fn is_probing(&self) -> bool {
-        self.probes_due > 0
+        self.timer.probes_due() > 0
     }
 
     /// Returns whether a packet of the peer acknowledges this number of ours. One declared lost may
@@ -244,7 +223,7 @@ impl Path {
     }
 
     /// Returns how long lost packets are remembered.
-    pub(super) fn remember_ns(&self) -> u64 {
+    fn remember_ns(&self) -> u64 {
         (self.rtt.smoothed_ns() / 2).max(REMEMBER_NS)
     }
 
@@ -273,32 +252,32 @@ impl Path {
     /// Requests an acknowledgement with the next packet, or with a probe, to learn whether the path
     /// works.
     pub(crate) fn ask(&mut self) {
-        self.probes_due = self.probes_due.max(1);
+        self.timer.request_probe();
     }
 
     /// Returns whether a packet on the path was ever acknowledged.
     pub(crate) fn is_answered(&self) -> bool {
-        self.highest_acked.is_some()
+        self.acks.highest().is_some()
     }
 
     /// Returns when the most recently sent acknowledged packet was sent.
     pub(crate) fn answered_sent_ns(&self) -> Option<u64> {
-        self.highest_acked.map(|_| self.acked_sent_ns)
+        self.acks.highest().map(|_| self.acks.sent_ns())
     }
 
     /// Returns when the last probe timeout fired, after which a probe was sent.
     pub(crate) fn probed_ns(&self) -> u64 {
-        self.probed_at_ns
+        self.timer.probed_at_ns()
     }
 
     /// Returns since when outstanding packets are unacknowledged, while there are any.
     pub(crate) fn unanswered_since_ns(&self) -> u64 {
-        self.unanswered_since_ns
+        self.timer.unanswered_since_ns()
     }
 
     /// Returns when the last ack-eliciting packet was sent.
     pub(crate) fn asked_ns(&self) -> u64 {
-        self.asked_at_ns
+        self.timer.asked_at_ns()
     }
 
     /// Returns an upper bound of an ordinary round trip.
@@ -321,13 +300,13 @@ impl Path {
         if due_ns > now_ns || (self.is_late() && !drained) {
             return;
         }
-        if self.lost_at_ns.is_some() {
+        if self.timer.expects_loss() {
             self.find_losses(now_ns, true, u64::MAX);
             self.update_pace(now_ns);
             return;
         }
-        self.probed_at_ns = now_ns;
-        self.probes_due = self.loss.handle_probe_timeout();
+        let probes_due = self.loss.handle_probe_timeout();
+        self.timer.handle_probe_timeout(now_ns, probes_due);
         if self.loss.probes() >= DEAD_PROBES {
             // Probes continue for the lifetime of the session, and their records would accumulate.
             self.give_up_beyond(now_ns, NUMBERS_MAX - DEAD_NUMBERS);
@@ -336,23 +315,9 @@ impl Path {
 
     /// Returns when a packet counts as lost, or a probe is due. There is such a time whenever any
     /// packet is outstanding.
-    ///
-    /// RR-PKT-9.
     fn loss_timer_ns(&self) -> Option<u64> {
-        if self.sent.count() == 0 {
-            return None;
-        }
-        Some(self.lost_at_ns.unwrap_or_else(|| {
-            let is_slow = self.loss.probes() == 0 && !self.asked_at_once;
-            let ack_delay_ns = if is_slow { self.config.ack_delay_ns } else { 0 };
-            let after_ns = self.loss.probe_after_ns(&self.rtt, ack_delay_ns);
-            if self.loss.probes() > 0 {
-                return self.probed_at_ns + after_ns;
-            }
-            // Continuous sending on a dead path must not defer the probe timeout.
-            let patience_ns = PATIENCE_PROBES * after_ns;
-            (self.asked_at_ns + after_ns).min(self.unanswered_since_ns + patience_ns)
-        }))
+        let is_outstanding = self.sent.count() > 0;
+        is_outstanding.then(|| self.timer.due_ns(&self.loss, &self.rtt, self.config.ack_delay_ns))
     }
 
     /// Returns whether the path counts as not answering.
@@ -368,7 +333,7 @@ impl Path {
         let or_never = |time: Option<u64>| time.unwrap_or(u64::MAX);
         let due_ns = or_never(self.received.due_ns())
             .min(or_never(self.loss_timer_ns()))
-            .min(or_never(self.paced_until_ns));
+            .min(or_never(self.pacer.holds_until_ns()));
         (due_ns != u64::MAX).then_some(due_ns)
     }
 
@@ -408,14 +373,14 @@ impl Path {
         }
     }
 
-    pub(super) fn set_pace(&mut self, now_ns: u64) {
+    fn set_pace(&mut self, now_ns: u64) {
         let (window, datagram) = (self.congestion.paced_window(), self.mtu.current() as u64);
         self.pacer.set_rate(now_ns, window, self.rtt.smoothed_ns(), datagram);
     }
 
     /// Updates pacing after a change of the window or the round trip.
     #[inline]
-    pub(super) fn update_pace(&mut self, now_ns: u64) {
+    fn update_pace(&mut self, now_ns: u64) {
         if self.pacer.is_in_use() {
             self.set_pace(now_ns);
         }
@@ -426,6 +391,19 @@ impl Path {
     pub(super) fn capacities(&self) -> [u64; 4] {
         let [records, lost] = self.sent.capacities();
         [records, lost, self.received.capacity(), self.events.capacity() as u64]
+    }
+
+    /// Returns the data delivered so far.
+    pub(crate) fn delivered(&mut self) -> Delivered {
+        self.apply_deferred_ack();
+        self.delivery
+    }
+
+    /// Returns the congestion window, the bytes in flight, and the consecutive probe timeouts,
+    /// which the health of a path depends on.
+    pub(crate) fn load(&self) -> (u64, u64, u32) {
+        let in_flight = self.sent.bytes_in_flight();
+        (self.congestion.window(), in_flight, self.loss.probes())
     }
 
     /// Returns the smoothed round trip, in nanoseconds.
@@ -439,7 +417,7 @@ impl Path {
     }
 
     /// Returns the counters.
-    pub(crate) fn statistics(&self) -> Statistics {
-        self.statistics
+    pub(crate) fn counters(&self) -> PacketCounters {
+        self.counters
     }
 }

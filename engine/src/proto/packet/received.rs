@@ -12,7 +12,7 @@ const NUMBERS_AT_START: u64 = 128;
 
 /// Classification of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrival {
+pub(crate) enum ReplayCheck {
     /// New: its payload is to be used.
     Fresh,
     /// Its number was received before: network duplicate or replay. No effect.
@@ -69,16 +69,16 @@ impl Received {
     /// Classifies a number without a change: the tag of a rejected packet need not be computed.
     ///
     /// RR-PKT-2.
-    pub(super) fn judge(&self, number: u64, floor: Option<u64>) -> Arrival {
+    pub(super) fn judge(&self, number: u64, floor: Option<u64>) -> ReplayCheck {
         let cumulative = self.cumulative.max(floor.unwrap_or(0));
         if number < self.cumulative {
-            Arrival::Old
+            ReplayCheck::Old
         } else if number < self.end && self.set.contains(number) {
-            Arrival::Duplicate
+            ReplayCheck::Duplicate
         } else if number - cumulative >= NUMBERS_MAX {
-            Arrival::TooFar
+            ReplayCheck::TooFar
         } else {
-            Arrival::Fresh
+            ReplayCheck::Fresh
         }
     }
 
@@ -94,9 +94,9 @@ impl Received {
         floor: Option<u64>,
         wants: Wants,
         config: &PathConfig,
-    ) -> Arrival {
+    ) -> ReplayCheck {
         let arrival = self.judge(number, floor);
-        if arrival != Arrival::Fresh {
+        if arrival != ReplayCheck::Fresh {
             return arrival;
         }
         let (gap, late) = (number > self.end, number < self.end);
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
     use crate::wire::ack::Ack;
 
-    fn take(received: &mut Received, now_ns: u64, number: u64) -> Arrival {
+    fn take(received: &mut Received, now_ns: u64, number: u64) -> ReplayCheck {
         received.handle(now_ns, number, None, Wants::Ack, &PathConfig::default())
     }
 
@@ -357,7 +357,7 @@ mod tests {
         received.handle(20, 5, Some(5), Wants::Ack, &config);
         assert_eq!(received.due_ns(), Some(10 + config.ack_delay_ns));
         assert_eq!(received.cumulative, 6);
-        assert_eq!(take(&mut received, 30, 3), Arrival::Old);
+        assert_eq!(take(&mut received, 30, 3), ReplayCheck::Old);
     }
 
     /// RR-PKT-2
@@ -365,11 +365,11 @@ mod tests {
     fn number_too_far_ahead_is_rejected_until_the_floor_rises() {
         let config = PathConfig::default();
         let mut received = Received::new();
-        assert_eq!(take(&mut received, 0, NUMBERS_MAX), Arrival::TooFar);
-        assert_eq!(take(&mut received, 0, NUMBERS_MAX - 1), Arrival::Fresh);
+        assert_eq!(take(&mut received, 0, NUMBERS_MAX), ReplayCheck::TooFar);
+        assert_eq!(take(&mut received, 0, NUMBERS_MAX - 1), ReplayCheck::Fresh);
         let floor = Some(NUMBERS_MAX - 1);
         let arrival = received.handle(0, NUMBERS_MAX, floor, Wants::Ack, &config);
-        assert_eq!(arrival, Arrival::Fresh);
+        assert_eq!(arrival, ReplayCheck::Fresh);
         assert_eq!(received.cumulative, NUMBERS_MAX + 1);
         assert!(received.set.capacity() <= NUMBERS_MAX);
     }
@@ -405,7 +405,7 @@ mod tests {
                 let stated = raise.then(|| number.saturating_sub(200)).filter(|&at| at > floor);
                 let arrival = received.handle(0, number, stated, Wants::Ack, &config);
                 let known = seen.contains(&number);
-                if arrival == Arrival::Fresh {
+                if arrival == ReplayCheck::Fresh {
                     prop_assert!(!known && number >= floor);
                     seen.insert(number);
                     floor = floor.max(stated.unwrap_or(0));

@@ -1,16 +1,16 @@
 //! The paths of a session without a network: tests set their answers and states.
 
 use super::super::keys::SessionKeys;
-use super::super::packet::{Filled, Path, PathConfig, Payload};
-use super::super::rails::health::{Evidence, RailHealth, ReferenceAck};
+use super::super::packet::{Filled, Path, PathConfig, PayloadSource};
+use super::super::rails::health::{Evidence, ReferenceAck};
 use super::Paths;
-use super::path::{Health, SessionPath};
+use super::path::{PathId, SessionPath};
 use crate::wire::packet::Packet;
 
 /// No segments.
 pub(super) struct Nothing;
 
-impl Payload for Nothing {
+impl PayloadSource for Nothing {
     fn waiting_bytes(&self) -> usize {
         0
     }
@@ -22,6 +22,14 @@ impl Payload for Nothing {
     fn fill_again(&mut self, _: u64, _: &mut [u8]) -> Option<Filled> {
         None
     }
+}
+
+/// Returns a path that was never probed.
+pub(super) fn new_path(at: u8) -> SessionPath {
+    let keys = SessionKeys::for_tests().path(at.into(), true);
+    let id = PathId { number: at.into(), at, ..PathId::default() };
+    let remote = ([192, 0, 2, at], 1).into();
+    SessionPath::new(Path::new(PathConfig::default()), keys, id, remote, false)
 }
 
 fn evidence(probes: u32) -> Evidence {
@@ -50,13 +58,13 @@ impl PathsByHand {
     /// primary path, and carries the TCP lane; without any the session has no datagrams.
     pub(crate) fn new(count: u8) -> Self {
         let path = |at: u8| {
-            let keys = SessionKeys::for_tests().path(at.into(), true);
-            let remote = ([192, 0, 2, at], 1).into();
-            let mut path = SessionPath::new(Path::new(PathConfig::default()), keys, remote);
-            (path.at, path.health, path.is_held) = (at, Health::Good, at > 0);
-            let mut health = RailHealth::new(0);
-            health.observe(1, &evidence(0), None, false).unwrap();
-            path.rail_health = (count > 1).then(|| Box::new(health));
+            let mut path = new_path(at);
+            path.prove();
+            path.hold(at > 0);
+            if count > 1 {
+                path.begin_comparison(0, true);
+                path.observe(1, &evidence(0), None, false).unwrap();
+            }
             Box::new(path)
         };
         let paths = Paths {
@@ -69,13 +77,13 @@ impl PathsByHand {
     }
 
     fn path(&mut self, at: u8) -> &mut SessionPath {
-        self.paths.all_mut().find(|path| path.at == at).unwrap()
+        self.paths.at_mut(at).unwrap()
     }
 
     /// Lets the path at a position answer a probe sent at `sent_ns`.
     pub(crate) fn answer(&mut self, at: u8, sent_ns: u64) {
         let mut room = [0; 1500];
-        let packets = &mut self.path(at).packets;
+        let packets = self.path(at).packets_mut();
         packets.ask();
         let (length, _) = packets.poll_transmit(sent_ns, &mut Nothing, &mut room).unwrap();
         let peer = &mut self.peers[usize::from(at)];
@@ -83,7 +91,7 @@ impl PathsByHand {
         peer.quickack();
         let (length, _) = peer.poll_transmit(sent_ns, &mut Nothing, &mut room).unwrap();
         let answer = Packet::decode(&room[..length]).unwrap();
-        self.path(at).packets.handle_packet(sent_ns, &answer).unwrap();
+        self.path(at).packets_mut().handle_packet(sent_ns, &answer).unwrap();
     }
 
     /// Adds or removes a shared-memory ring.
@@ -93,8 +101,7 @@ impl PathsByHand {
 
     /// Sets the path at a position down.
     pub(crate) fn fail(&mut self, now_ns: u64, at: u8) {
-        let health = self.path(at).rail_health.as_mut().unwrap();
-        health.observe(now_ns, &evidence(3), None, false).unwrap();
+        self.path(at).observe(now_ns, &evidence(3), None, false).unwrap();
         if !self.paths.has_active() {
             self.paths.silent_since_ns = Some(now_ns);
         }
@@ -102,18 +109,19 @@ impl PathsByHand {
 
     /// Makes the path at a position suspect.
     pub(crate) fn doubt(&mut self, now_ns: u64, at: u8) {
-        let health = self.path(at).rail_health.as_mut().unwrap();
-        health.suspect();
         let reference = Some(ReferenceAck { sent_ns: now_ns, came_ns: now_ns });
-        health.observe(now_ns, &evidence(0), reference, false).unwrap();
+        let path = self.path(at);
+        path.suspect();
+        path.observe(now_ns, &evidence(0), reference, false).unwrap();
     }
 
     /// Makes the path at a position carry segments.
     pub(crate) fn carry(&mut self, now_ns: u64, at: u8) {
         let Paths { primary: Some(primary), standby, .. } = &mut self.paths else { return };
-        let other = standby.iter_mut().find(|path| path.at == at).unwrap();
+        let other = standby.iter_mut().find(|path| path.position() == at).unwrap();
         std::mem::swap(primary, other);
-        (primary.is_held, other.is_held) = (false, true);
+        primary.hold(false);
+        other.hold(true);
         self.paths.choice.get_or_insert_default().carries_since_ns = now_ns;
     }
 

@@ -35,19 +35,19 @@ pub(crate) struct DatagramCounters {
 impl DatagramCounters {
     /// Returns the sum of these and those of a path.
     pub(super) fn with(self, path: &Path) -> Self {
-        let statistics = path.statistics();
-        Self { sent: self.sent + statistics.sent, lost: self.lost + statistics.lost, ..self }
+        let counters = path.counters();
+        Self { sent: self.sent + counters.sent, lost: self.lost + counters.lost, ..self }
     }
 }
 
 impl PathTable {
     /// Returns the counters of all paths, those of closed sessions included.
     pub(crate) fn counters(&self) -> DatagramCounters {
-        let Dropped { malformed, unknown, forged, repeated, stray } = self.dropped;
+        let Dropped { malformed, unknown, forged, repeated, stray } = self.shared.dropped;
         let dropped = malformed + unknown + forged + repeated + stray;
-        let segments = self.segments;
-        let start = DatagramCounters { dropped, segments, ..self.of_closed };
+        let segments = self.shared.segments;
+        let start = DatagramCounters { dropped, segments, ..self.shared.of_closed };
         let paths = self.by_slot.iter().flat_map(Paths::all);
-        paths.fold(start, |sum, path| sum.with(&path.packets))
+        paths.fold(start, |sum, path| sum.with(path.packets()))
     }
 }

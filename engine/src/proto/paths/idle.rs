@@ -3,7 +3,7 @@
 //! the list of those in use; without datagrams it is when its connection is checked.
 
 use super::super::core::Core;
-use super::{PathTable, Paths};
+use super::{PathTable, Paths, SharedPathState};
 
 /// Time without a packet after which a session is idle, in nanoseconds: longer than the usual
 /// computation between two exchanges.
@@ -44,8 +44,8 @@ impl Paths {
 impl PathTable {
     /// Notes that data was sent on the control connection of a session.
     pub(crate) fn note_stream_use(&mut self, session: u32) {
-        if let Some(paths) = self.by_slot.get_mut(session as usize) {
-            paths.note_use(session, &mut self.in_use);
+        if let Some((paths, shared)) = self.entry(session) {
+            paths.note_use(session, &mut shared.in_use);
         }
     }
 
@@ -57,7 +57,7 @@ impl PathTable {
         now_ns: u64,
         mut became_idle: impl FnMut(u32),
     ) {
-        let Self { in_use, by_slot, .. } = self;
+        let Self { by_slot, shared: SharedPathState { in_use, awake, .. } } = self;
         in_use.retain_mut(|it| {
             let paths = by_slot.get_mut(it.session as usize);
             let Some(paths) = debug_assert_some!(paths, "slots of paths stay") else {
@@ -67,9 +67,9 @@ impl PathTable {
             if !paths.is_in_use {
                 return false;
             }
-            let traffic = paths
-                .traffic()
-                .wrapping_add(core.session(it.session).map_or(0, |it| it.segments.frames_moved()));
+            let mut session = core.enter(it.session).map(|(session, _)| session);
+            let frames = session.as_deref().map_or(0, |it| it.segments.frames_moved());
+            let traffic = paths.traffic().wrapping_add(frames);
             if traffic != it.traffic || it.since_ns == 0 {
                 (it.traffic, it.since_ns) = (traffic, now_ns);
                 return true;
@@ -81,7 +81,9 @@ impl PathTable {
             for path in paths.all_mut() {
                 path.shrink();
             }
-            core.with(it.session, |session, _| session.shrink_idle());
+            if let Some(session) = &mut session {
+                session.shrink_idle();
+            }
             became_idle(it.session);
             false
         });
@@ -89,9 +91,9 @@ impl PathTable {
             in_use.shrink_to_fit();
         }
         // Ended paths leave entries where the loop never sleeps.
-        if self.awake.len() > self.by_slot.len() {
-            self.awake.sort_unstable();
-            self.awake.dedup();
+        if awake.len() > by_slot.len() {
+            awake.sort_unstable();
+            awake.dedup();
         }
     }
 }

@@ -1,44 +1,76 @@
 //! Evaluation of paths in sessions with several.
 
+use super::super::context::Cx;
 use super::super::core::{Action, Core};
 use super::super::effects::RemoteName;
-use super::super::rails::health::{PathPhase, RailHealth, Transition};
+use super::super::rails::health::{PathPhase, Transition};
 use super::super::rails::{LAST_RESORT_NS, rails_of};
 use super::super::table::Id;
-use super::PathTable;
 use super::path::SessionPath;
+use super::{PathCx, PathTable, Paths};
+use crate::proto::session::Session;
 
 impl PathTable {
     /// Notes data received on a session's stream: its throughput counts like that of datagrams. It
     /// gives no round-trip sample: while long messages are exchanged, acknowledgements of short
     /// ones are delayed.
-    pub(crate) fn note_stream(&mut self, core: &mut Core, now_ns: u64, session: u32) {
-        let paths = self.by_slot.get_mut(session as usize);
-        let Some(paths) = paths.filter(|paths| paths.are_several()) else { return };
-        paths.streamed_ns = now_ns;
-        let streams_at = paths.stream_at;
-        let is_elsewhere = paths.primary_at() != Some(streams_at);
-        let is_led = paths.note_segments(usize::MAX, is_elsewhere);
-        let path = paths.all().find(|path| path.at == streams_at).map(|path| path.number);
-        self.compare_deliveries(core, now_ns, session, path.filter(|_| is_led));
+    pub(crate) fn note_stream(&mut self, core: &mut Core, now_ns: u64, slot: u32) {
+        let entered = debug_assert_some!(self.enter(core, slot), "a stream is of a session");
+        if let Some((paths, session, mut cx)) = entered.filter(|(paths, ..)| paths.are_several()) {
+            paths.note_stream(session, &mut cx, now_ns);
+        }
+    }
+
+    /// Selects the control lane of a session for long messages where it uses the primary path: it
+    /// is as near and as fast then, and known to work.
+    ///
+    /// RR-DGRAM-12.
+    pub(crate) fn choose_stream(&mut self, core: &mut Core, slot: u32) {
+        let entered = debug_assert_some!(self.enter(core, slot), "its control lane has changed");
+        if let Some((paths, session, PathCx { cx, .. })) = entered {
+            paths.choose_stream(session, cx);
+        }
+    }
+
+    /// Suspects the path of a lane that the peer has abandoned because the path fails there.
+    ///
+    /// RR-RAIL-5.
+    pub(crate) fn suspect_path_of(&mut self, core: &mut Core, now_ns: u64, lane: Id) {
+        // The peer names the lane, which may have ended.
+        let Some(bulk) = core.shared.lanes.get(lane) else { return };
+        let (slot, at) = (bulk.session(), bulk.path());
+        let entered = debug_assert_some!(self.enter(core, slot), "a lane is of a session");
+        let Some((paths, session, mut cx)) = entered else { return };
+        if paths.at_mut(at).is_some_and(SessionPath::suspect) {
+            paths.judge(session, &mut cx, now_ns);
+        }
+    }
+}
+
+impl Paths {
+    fn note_stream(&mut self, session: &mut Session, cx: &mut PathCx<'_, '_>, now_ns: u64) {
+        self.streamed_ns = now_ns;
+        let streams_at = self.stream_at;
+        let is_elsewhere = self.primary_at() != Some(streams_at);
+        let is_led = self.note_segments(usize::MAX, is_elsewhere);
+        let path = self.at(streams_at).map(|path| path.id().number);
+        self.compare_deliveries(session, cx, now_ns, path.filter(|_| is_led));
     }
 
     /// Compares the throughput of paths when it is time to. `theirs`: the path chosen by the peer.
     pub(super) fn compare_deliveries(
         &mut self,
-        core: &mut Core,
+        session: &mut Session,
+        cx: &mut PathCx<'_, '_>,
         now_ns: u64,
-        session: u32,
         theirs: Option<u16>,
     ) {
-        let paths = debug_assert_some!(self.of(session), "something came on one of them");
-        let choice = paths.and_then(|paths| paths.choice.as_ref());
-        let is_reading = choice.is_some_and(|it| it.trial.is_due(now_ns));
+        let is_reading = self.choice.as_ref().is_some_and(|it| it.trial.is_due(now_ns));
         if let Some(theirs) = theirs {
-            self.follow(core, now_ns, session, theirs);
+            self.follow(session, cx, now_ns, theirs);
         }
         if is_reading {
-            self.try_paths(core, now_ns, session);
+            self.try_others(session, cx, now_ns);
         }
     }
 
@@ -46,150 +78,104 @@ impl PathTable {
     /// segments.
     ///
     /// RR-RAIL-4, RR-RAIL-6.
-    pub(super) fn judge_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        if !paths.are_several() {
+    pub(super) fn judge(&mut self, session: &mut Session, cx: &mut PathCx<'_, '_>, now_ns: u64) {
+        if !self.are_several() {
             return;
         }
-        let streamed_bytes =
-            core.session(session).map_or(0, |it| it.segments.delivered_by_stream());
-        if std::mem::replace(&mut paths.streamed_bytes, streamed_bytes) != streamed_bytes {
-            paths.streamed_ns = now_ns;
+        let slot = cx.slot();
+        let streamed_bytes = session.segments.delivered_by_stream();
+        if std::mem::replace(&mut self.streamed_bytes, streamed_bytes) != streamed_bytes {
+            self.streamed_ns = now_ns;
         }
-        let (streams_at, streamed_ns) = (paths.stream_at, paths.streamed_ns);
+        let (streams_at, streamed_ns) = (self.stream_at, self.streamed_ns);
         let mut changes = Vec::new();
-        let was_open = paths.primary_at().is_some();
-        paths.is_doubtful = false;
-        let mut active = paths.all().filter(|path| path.is_active()).count();
-        for index in 0..=paths.standby.len() {
-            let reference = paths
+        let was_open = self.primary_at().is_some();
+        self.is_doubtful = false;
+        let mut active = self.all().filter(|path| path.is_active()).count();
+        for index in 0..=self.standby.len() {
+            let reference = self
                 .all()
                 .enumerate()
                 .filter(|&(other, _)| other != index)
-                .filter_map(|(_, path)| path.rail_health.as_deref()?.reference())
+                .filter_map(|(_, path)| path.reference())
                 .max_by_key(|reference| reference.sent_ns);
-            let path = debug_assert_some!(paths.get_mut(index), "the paths stay where they are");
+            let path = debug_assert_some!(self.get_mut(index), "the paths stay where they are");
             let Some(path) = path else { break };
             let mut evidence = path.evidence();
-            (evidence.bulk_ns, evidence.is_stalled) =
-                core.session(session).map_or((0, false), |it| {
-                    it.lanes.evidence(&it.rails, core.lanes(), path.at, now_ns)
-                });
-            if path.at == streams_at {
+            (evidence.bulk_ns, evidence.is_stalled) = session.lanes.evidence(
+                &session.rails,
+                &cx.cx.shared.lanes,
+                path.position(),
+                now_ns,
+            );
+            if path.position() == streams_at {
                 evidence.bulk_ns = evidence.bulk_ns.max(streamed_ns);
             }
-            let health = debug_assert_some!(&mut path.rail_health, "each of several has a health");
-            let Some(health) = health else { continue };
-            let is_needed = active == 0;
-            if let Some(change) = health.observe(now_ns, &evidence, reference, is_needed) {
-                if !path.is_off {
+            if let Some(change) = path.observe(now_ns, &evidence, reference, active == 0) {
+                if path.is_served() {
                     active += usize::from(change.to == PathPhase::Active);
                     active -= usize::from(change.from == PathPhase::Active);
                 }
-                changes.push((path.at, path.number, change));
-                path.is_held |= matches!(change.to, PathPhase::Suspect | PathPhase::Down);
-                path.needs_sum |= change.to == PathPhase::Down;
+                changes.push((path.position(), path.id().number, change));
             }
-            let timers = &mut self.timers;
-            if health.take_probe(now_ns) {
-                path.packets.ask();
-                path.wake_at(now_ns, session, timers);
-            }
-            if let Some(next_ns) = path.rail_health.as_deref().and_then(RailHealth::next_ns) {
-                path.wake_at(next_ns.max(now_ns + 100_000), session, timers);
-            } else if evidence.probes > 0 && reference.is_some() {
-                let soon_ns = now_ns + evidence.round_trip_max_ns.max(500_000);
-                path.wake_at(soon_ns, session, timers);
-            }
-            // A path that is down, or never was up, is probed by its own timers; others need no
-            // probes for it.
-            let health = path.rail_health.as_deref();
-            let is_settled = health.is_some_and(|health| {
-                health.is_down()
-                    || health.has_never_answered()
-                    || (health.is_active() && evidence.probes == 0)
-            });
-            paths.is_doubtful |= !is_settled;
+            let timers = (slot, &mut cx.shared.timers);
+            path.schedule_evaluation(now_ns, &evidence, reference.is_some(), timers);
+            let is_settled = path.is_settled(evidence.probes);
+            self.is_doubtful |= !is_settled;
         }
         debug_assert_eq!(
             active,
-            paths.all().filter(|path| path.is_active()).count(),
+            self.all().filter(|path| path.is_active()).count(),
             "changes are counted"
         );
-        paths.silent_since_ns = match paths.silent_since_ns {
+        self.silent_since_ns = match self.silent_since_ns {
             _ if active > 0 => None,
             since => Some(since.unwrap_or(now_ns)),
         };
         // The others provide reference acknowledgements.
-        let probed = paths.all().filter(|path| path.packets.load().2 > 0);
-        if let Some(probed_ns) = probed.map(|path| path.packets.probed_ns()).max() {
-            let timers = &mut self.timers;
-            for path in paths.all_mut() {
-                let (_, _, probes) = path.packets.load();
-                if probes == 0 && path.packets.asked_ns() < probed_ns {
-                    path.packets.ask();
-                    path.wake_at(now_ns, session, timers);
+        let probed = self.all().filter(|path| path.packets().load().2 > 0);
+        if let Some(probed_ns) = probed.map(|path| path.packets().probed_ns()).max() {
+            let timers = &mut cx.shared.timers;
+            for path in self.all_mut() {
+                let (_, _, probes) = path.packets().load();
+                if probes == 0 && path.packets().asked_ns() < probed_ns {
+                    path.probe(now_ns, slot, timers);
                 }
             }
         }
         for (at, number, change) in changes {
-            self.path_changed(core, now_ns, session, (at, number), change);
+            self.path_changed(session, &mut cx.cx, now_ns, (at, number), change);
         }
         if active > 0 {
-            self.leave_mute_paths(core, now_ns, session);
+            self.leave_mute(session, &mut cx.cx, now_ns);
         } else {
-            self.try_mute_paths(core, now_ns, session);
+            self.try_mute(session, &mut cx.cx, now_ns);
         }
-        self.choose_primary(core, now_ns, session);
-        let paths = self.by_slot.get(session as usize);
-        if was_open && paths.is_some_and(|paths| paths.primary_at().is_none()) {
+        self.choose_primary(session, cx, now_ns);
+        if was_open && self.primary_at().is_none() {
             // By TCP, as far as possible: segments in flight may be lost with the path.
-            core.with(session, |it, cx| it.segments.resend_all(cx, false));
+            session.segments.resend_all(cx.cx(), false);
         }
     }
 
-    /// Selects the control lane for long messages where it uses the primary path: it is as near and
-    /// as fast then, and known to work.
-    ///
-    /// RR-DGRAM-12.
-    pub(crate) fn choose_stream(&self, core: &mut Core, session: u32) {
-        let Some(paths) = self.by_slot.get(session as usize) else { return };
-        let known = core.sessions.at(session as usize);
-        let is_there = known.is_some_and(|known| !known.control_lane.is_lost())
-            && (!paths.are_several() || paths.primary_at() == Some(paths.stream_at));
-        let has_stream = is_there && core.shared.config.eager_by_stream;
-        core.with(session, |it, cx| it.use_stream(cx, has_stream));
-    }
-
-    /// Suspects the path of a lane that the peer has abandoned because the path fails there.
-    ///
-    /// RR-RAIL-5.
-    pub(crate) fn suspect_path_of(&mut self, core: &mut Core, now_ns: u64, lane: Id) {
-        let Some(bulk) = core.shared.lanes.get(lane) else { return };
-        let (session, at) = (bulk.session(), bulk.path());
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        let doubted = paths.all_mut().find(|path| path.at == at);
-        if let Some(health) = doubted.and_then(|path| path.rail_health.as_deref_mut()) {
-            health.suspect();
-            self.judge_paths(core, now_ns, session);
-        }
+    /// Selects the control lane for long messages, or not.
+    pub(super) fn choose_stream(&self, session: &mut Session, cx: Cx<'_>) {
+        let is_there = !session.control_lane.is_lost()
+            && (!self.are_several() || self.primary_at() == Some(self.stream_at));
+        let has_stream = is_there && cx.shared.config.eager_by_stream;
+        session.use_stream(cx, has_stream);
     }
 
     /// Enables bulk lanes on all paths where none has ever answered, since the network may drop
     /// datagrams: a lane that connects proves its path.
     ///
     /// RR-RAIL-3.
-    fn try_mute_paths(&self, core: &mut Core, now_ns: u64, session: u32) {
-        let paths = debug_assert_some!(self.of(session), "its paths were judged");
-        let Some(paths) = paths else { return };
+    fn try_mute(&self, session: &mut Session, cx: &mut Cx<'_>, now_ns: u64) {
         let is_long = |since: u64| now_ns.saturating_sub(since) >= LAST_RESORT_NS;
-        let is_mute = |path: &SessionPath| {
-            path.rail_health.as_deref().is_some_and(RailHealth::has_never_answered)
-        };
-        if paths.silent_since_ns.is_some_and(is_long) && paths.all().all(is_mute) {
-            for path in paths.all() {
-                let at = usize::from(path.at);
-                core.with(session, |it, mut cx| it.path_ready(&mut cx, at, now_ns));
+        let are_mute = self.all().all(SessionPath::has_never_answered);
+        if are_mute && self.silent_since_ns.is_some_and(is_long) {
+            for path in self.all() {
+                session.path_ready(cx, usize::from(path.position()), now_ns);
             }
         }
     }
@@ -198,56 +184,44 @@ impl PathTable {
     /// no last resort any more, and their failure would not be detected.
     ///
     /// RR-RAIL-3.
-    fn leave_mute_paths(&self, core: &mut Core, now_ns: u64, session: u32) {
-        let known = core.sessions.at(session as usize).zip(self.of(session));
-        let known = debug_assert_some!(known, "paths are of sessions in the table");
-        let Some((known, paths)) = known else { return };
+    fn leave_mute(&self, session: &mut Session, cx: &mut Cx<'_>, now_ns: u64) {
         let has_answered = |at: usize| {
-            let mut paths = paths.all().filter(|path| usize::from(path.at) == at);
-            paths.any(|path| path.rail_health.as_deref().is_some_and(|it| !it.has_never_answered()))
+            let path = self.all().find(|path| usize::from(path.position()) == at);
+            path.is_some_and(|path| path.phase().is_some() && !path.has_never_answered())
         };
         // The first path exists from the start where the control lane uses it.
-        let is_by_tcp = |at: usize| usize::from(paths.stream_at) == at;
-        let all = known.rails.paths.iter().enumerate();
+        let is_by_tcp = |at: usize| usize::from(self.stream_at) == at;
+        let all = session.rails.paths.iter().enumerate();
         let mute = all.filter(|&(at, path)| path.is_usable && !has_answered(at) && !is_by_tcp(at));
         let mute: Vec<usize> = mute.map(|(at, _)| at).collect();
         for at in mute {
-            core.with(session, |it, mut cx| it.path_lost(&mut cx, at, now_ns));
+            session.path_lost(cx, at, now_ns);
         }
     }
 
     fn path_changed(
         &self,
-        core: &mut Core,
+        session: &mut Session,
+        cx: &mut Cx<'_>,
         now_ns: u64,
-        session: u32,
         (at, number): (u8, u16),
         change: Transition,
     ) {
-        let path = self.of(session).and_then(|paths| paths.all().find(|path| path.at == at));
         // A path that never answered carries nothing, or is the last resort in a network that drops
         // datagrams: for diagnostics only.
-        let health = path.and_then(|path| path.rail_health.as_deref());
-        let is_mute = health.is_some_and(RailHealth::has_never_answered);
+        let is_mute = self.at(at).is_some_and(SessionPath::has_never_answered);
         match change.to {
             _ if is_mute => {}
-            PathPhase::Active => {
-                core.with(session, |it, mut cx| it.path_ready(&mut cx, at.into(), now_ns));
-            }
-            PathPhase::Suspect | PathPhase::Down => {
-                core.with(session, |it, mut cx| it.path_lost(&mut cx, at.into(), now_ns));
-            }
+            PathPhase::Active => session.path_ready(cx, at.into(), now_ns),
+            PathPhase::Suspect | PathPhase::Down => session.path_lost(cx, at.into(), now_ns),
             PathPhase::Probing => {}
         }
-        let known = core.sessions.at_mut(session as usize);
-        let known = debug_assert_some!(known, "paths are of sessions in the table");
-        let Some(known) = known else { return };
-        known.rails.note_change(usize::from(at), change.cause, now_ns);
-        let remote = known.rails.paths.get(usize::from(at)).and_then(|path| path.remote);
+        session.rails.note_change(usize::from(at), change.cause, now_ns);
+        let remote = session.rails.paths.get(usize::from(at)).and_then(|path| path.remote);
         let (initiators, acceptors) = rails_of(number);
-        let rail = if known.connection.is_initiator() { initiators } else { acceptors };
-        let peer = RemoteName { engine: known.engine, locators: known.locators, endpoint: 0 };
-        let remote = remote.unwrap_or(known.locators.first().ip());
-        core.shared.actions.push_back(Action::PathChanged { peer, rail, remote, change });
+        let rail = if session.connection.is_initiator() { initiators } else { acceptors };
+        let peer = RemoteName { engine: session.engine, locators: session.locators, endpoint: 0 };
+        let remote = remote.unwrap_or(session.locators.first().ip());
+        cx.act(Action::PathChanged { peer, rail, remote, change });
     }
 }

@@ -4,108 +4,113 @@ use std::net::SocketAddr;
 
 use super::super::core::Core;
 use super::super::packet::{Path, PathConfig};
-use super::super::rails::health::RailHealth;
 use super::super::rails::rails_of;
-use super::path::{Health, SessionPath};
-use super::{Index, PathTable, Paths};
+use super::super::session::Session;
+use super::path::{PathId, SessionPath};
+use super::{Index, PathCx, PathTable, Paths};
 use crate::wire::packet::{FIRST_PATH as FIRST, PACKET_TAG_BYTES};
 
-impl PathTable {
+impl Paths {
     /// Opens a path in addition to the first one. It carries no segments until it has answered.
-    ///
-    /// RR-RAIL-3.
-    pub(crate) fn open_other_path(
+    fn open_other(
         &mut self,
-        core: &Core,
+        session: &Session,
+        cx: &mut PathCx<'_, '_>,
         now_ns: u64,
-        session: u32,
         number: u16,
         at: usize,
     ) {
-        let known = core.sessions.at(session as usize);
-        let known = known.and_then(|it| Some((it, it.rails.paths.get(at)?, it.keys.as_ref()?)));
+        let (slot, shared) = (cx.slot(), &mut *cx.shared);
+        let known = session.rails.paths.get(at).zip(session.keys.as_ref());
         let known = debug_assert_some!(known, "a new path is one of a connected session");
-        let Some((known, announced, keys)) = known else { return };
-        let is_initiator = known.connection.is_initiator();
-        let paths = debug_assert_some!(self.of(session), "its first path is open");
-        let primary = paths.and_then(|paths| paths.primary.as_deref());
-        let Some(primary) = debug_assert_some!(primary, "its first path is open") else { return };
-        let (port, takes_trains) = (primary.port, primary.takes_trains);
-        let datagram_bytes_max = primary.packets.datagram_bytes_max();
+        let primary = debug_assert_some!(self.primary.as_deref_mut(), "its first path is open");
+        let Some(((announced, keys), primary)) = known.zip(primary) else { return };
+        let is_initiator = session.connection.is_initiator();
+        let (port, takes_trains) = primary.announced();
+        let datagram_bytes_max = primary.packets().datagram_bytes_max();
         let (initiators, acceptors) = rails_of(number);
         let rail = if is_initiator { initiators } else { acceptors };
         let remote = match announced.remote {
-            Some(address) => self.scoped(rail, SocketAddr::new(address, port)),
-            None => SocketAddr::new(known.locators.first().ip(), port),
+            Some(address) => shared.scoped(rail, SocketAddr::new(address, port)),
+            None => SocketAddr::new(session.locators.first().ip(), port),
         };
         let config = PathConfig {
-            session: known.id,
+            session: session.id,
             path: number,
             tag_bytes: PACKET_TAG_BYTES,
             datagram_bytes_max,
             ..PathConfig::default()
         };
-        let mut path = SessionPath::new(Path::new(config), keys.path(number, is_initiator), remote);
-        (path.session_id, path.number, path.rail, path.at) = (known.id, number, rail, at as u8);
-        (path.port, path.takes_trains) = (port, takes_trains);
-        path.is_held = true;
-        let down = self.rails_down;
-        let health_of = |rail: u8| {
-            let mut health = RailHealth::new(now_ns);
-            if down >> (rail % 16) & 1 != 0 {
-                health.handle_link(now_ns, false);
-            }
-            health
-        };
-        path.rail_health = Some(Box::new(health_of(rail)));
-        path.packets.ask();
-        path.wake_at(now_ns, session, &mut self.timers);
-        let paths = &mut self.by_slot[session as usize];
-        debug_assert!(paths.index_of(number).is_none(), "a path is opened once");
-        if let Some(primary) = &mut paths.primary {
-            primary.rail_health.get_or_insert_with(|| Box::new(health_of(primary.rail)));
+        let (packets, keys) = (Path::new(config), keys.path(number, is_initiator));
+        let id = PathId { session: session.id, number, rail, at: at as u8 };
+        let mut path = SessionPath::new(packets, keys, id, remote, takes_trains);
+        path.hold(true);
+        for path in [&mut path, primary] {
+            path.begin_comparison(now_ns, !shared.is_rail_down(path.id().rail));
         }
-        paths.choice.get_or_insert_default();
-        if paths.standby.is_empty() {
-            self.several.push(session);
+        path.probe(now_ns, slot, &mut shared.timers);
+        debug_assert!(self.index_of(number).is_none(), "a path is opened once");
+        self.choice.get_or_insert_default();
+        if self.standby.is_empty() {
+            shared.several.push(slot);
         }
-        paths.standby.push(Box::new(path));
-        self.standing_by += 1;
-        paths.is_doubtful = true;
+        self.standby.push(Box::new(path));
+        shared.standing_by += 1;
+        self.is_doubtful = true;
     }
 
-    /// Handles a packet of an unknown path. The peer opened the session, and so decides which paths
-    /// exist: the packet itself has to authenticate the path.
+    /// Opens the path of a number that is unknown, if its first packet authenticates it: the peer
+    /// opened the session, and so decides which paths exist.
     ///
     /// RR-RAIL-2.
-    pub(super) fn meet_path(
+    pub(super) fn meet(
         &mut self,
-        core: &mut Core,
+        session: &mut Session,
+        cx: &mut PathCx<'_, '_>,
         now_ns: u64,
-        session: u32,
         number: u16,
         bytes: &[u8],
-    ) -> bool {
-        let known = core.sessions.at(session as usize);
-        let known = debug_assert_some!(known, "paths are of sessions in the table");
+    ) -> Option<Index> {
         // It may just have ended.
-        let Some((known, keys)) = known.and_then(|it| Some((it, it.keys.as_ref()?))) else {
-            return false;
-        };
-        if known.connection.is_initiator() || !known.rails.are_announced() {
-            return false;
+        let keys = session.keys.as_ref()?;
+        if session.connection.is_initiator() || !session.rails.are_announced() {
+            return None;
         }
         let first = u64::from(u32::from_le_bytes(bytes[4..8].try_into().unwrap_or_default()));
         // Authentication replaces the tag bytes.
         if !keys.path(number, false).receive.open_packet(&mut bytes.to_vec(), first) {
-            return false;
+            return None;
         }
         // A bulk lane may have announced it before.
-        let at = known.rails.position(number);
-        let add = || core.enter(session).and_then(|(it, cx)| it.rails.add_path(&cx, number));
-        let Some(at) = at.or_else(add) else { return false };
-        self.open_other_path(core, now_ns, session, number, at);
-        true
+        let at = session.rails.position(number);
+        let at = at.or_else(|| session.rails.add_path(&cx.cx, number))?;
+        self.open_other(session, cx, now_ns, number, at);
+        self.index_of(number)
+    }
+
+    /// Returns the first path of the session.
+    pub(super) fn first(&self) -> Option<&SessionPath> {
+        self.all().find(|path| path.id().number == FIRST)
+    }
+}
+
+impl PathTable {
+    /// Opens a path of a session in addition to the first one. It carries no segments until it has
+    /// answered.
+    ///
+    /// RR-RAIL-3.
+    pub(crate) fn open_other_path(
+        &mut self,
+        core: &mut Core,
+        now_ns: u64,
+        slot: u32,
+        number: u16,
+        at: usize,
+    ) {
+        let entered = debug_assert_some!(self.enter(core, slot), "it has a first path");
+        if let Some((paths, session, mut cx)) = entered {
+            paths.open_other(session, &mut cx, now_ns, number, at);
+        }
     }
 
     /// Starts the paths of a newly established session, whose TCP lane uses the path at
@@ -123,17 +128,19 @@ impl PathTable {
     pub(crate) fn open_first_path(
         &mut self,
         core: &mut Core,
-        session: u32,
+        slot: u32,
         port: u16,
         bytes_max: usize,
         takes_trains: bool,
     ) -> bool {
-        let known = core.sessions.at(session as usize);
-        let known = known.and_then(|it| Some((it, it.keys.as_ref()?)));
-        let known = debug_assert_some!(known, "the session was just established");
-        let Some((known, keys)) = known else { return false };
-        let (id, is_initiator) = (known.id, known.connection.is_initiator());
-        if self.by_session.contains_key(&id) {
+        let has_stream = core.shared.config.eager_by_stream;
+        let entered = debug_assert_some!(self.enter(core, slot), "its paths have begun");
+        let Some((paths, session, mut cx)) = entered else { return false };
+        let (id, is_initiator) = (session.id, session.connection.is_initiator());
+        let keys = session.keys.as_ref().map(|keys| keys.path(FIRST, is_initiator));
+        let keys = debug_assert_some!(keys, "the session was just established");
+        let Some(keys) = keys else { return false };
+        if cx.shared.by_session.contains_key(&id) {
             return false;
         }
         let config = PathConfig {
@@ -144,19 +151,15 @@ impl PathTable {
             ..PathConfig::default()
         };
         let bytes_max = bytes_max.max(config.datagram_bytes_min);
-        let mut packets = Path::new(PathConfig { datagram_bytes_max: bytes_max, ..config });
-        packets.ask();
-        let mut remote = known.locators.first();
+        let packets = Path::new(PathConfig { datagram_bytes_max: bytes_max, ..config });
+        let mut remote = session.locators.first();
         remote.set_port(port);
-        let keys = keys.path(FIRST, is_initiator);
-        core.with(session, |it, cx| it.use_datagrams(cx, packets.payload_bytes_max()));
-        let has_stream = core.shared.config.eager_by_stream;
-        core.with(session, |it, cx| it.use_stream(cx, has_stream));
-        self.by_session.insert(id, session);
-        let mut path = SessionPath::new(packets, keys, remote);
-        path.session_id = id;
-        path.takes_trains = takes_trains;
-        let paths = self.of_mut(session);
+        session.use_datagrams(cx.cx(), packets.payload_bytes_max());
+        session.use_stream(cx.cx(), has_stream);
+        cx.shared.by_session.insert(id, slot);
+        let id = PathId { session: id, number: FIRST, rail: 0, at: 0 };
+        let mut path = SessionPath::new(packets, keys, id, remote, takes_trains);
+        path.probe_with_next();
         debug_assert_eq!(paths.count(), 0, "a new session has no path");
         paths.primary = Some(Box::new(path));
         true
@@ -165,22 +168,21 @@ impl PathTable {
     /// Continues with another driver, for datagrams of at most `bytes_max`; `None`: it takes none.
     /// Lengths agreed on before may exceed that.
     pub(crate) fn resume(&mut self, core: &mut Core, bytes_max: Option<usize>) {
-        for session in 0..self.slots() {
-            for path in self.of_mut(session).all_mut() {
-                path.is_off = false;
-                if bytes_max.is_some_and(|bytes| path.packets.datagram_bytes_max() <= bytes) {
-                    path.packets.ask();
-                } else {
-                    path.give_up(core, session);
-                }
+        for slot in 0..self.slots() {
+            let Some((paths, session, mut cx)) = self.enter(core, slot) else { continue };
+            for path in paths.all_mut() {
+                path.resume(session, cx.cx(), bytes_max);
             }
         }
     }
 
     /// Stops a path that the driver no longer serves.
-    pub(crate) fn give_up_path(&mut self, core: &mut Core, session: u32, index: Index) {
-        if let Some(path) = self.of_mut(session).get_mut(index) {
-            path.give_up(core, session);
+    pub(crate) fn give_up_path(&mut self, core: &mut Core, slot: u32, index: Index) {
+        let entered = debug_assert_some!(self.enter(core, slot), "it has sent on a path");
+        if let Some((paths, session, PathCx { cx, .. })) = entered
+            && let Some(path) = paths.get_mut(index)
+        {
+            path.give_up(session, cx);
         }
     }
 
@@ -188,45 +190,43 @@ impl PathTable {
     /// session. Returns `false` if it has none.
     ///
     /// RR-PATH-5.
-    pub(crate) fn prepare_final_ack(&mut self, session: u32) -> bool {
-        let Some(primary) = self.of_mut(session).primary.as_deref_mut() else { return false };
-        primary.packets.quickack();
-        primary.health = Health::Untried;
-        true
+    pub(crate) fn prepare_final_ack(&mut self, slot: u32) -> bool {
+        let primary = self.of_mut(slot).primary.as_deref_mut();
+        primary.map(SessionPath::prepare_final_ack).is_some()
     }
 
     /// Returns the session's id in packets, and the destination of its first path.
-    pub(crate) fn first_path(&self, session: u32) -> Option<(u64, SocketAddr)> {
-        let all = self.of(session)?;
-        let first = all.primary.iter().chain(&all.standby).find(|path| path.number == FIRST)?;
-        Some((first.session_id, first.remote))
+    pub(crate) fn first_path(&self, slot: u32) -> Option<(u64, SocketAddr)> {
+        let first = self.of(slot)?.first()?;
+        Some((first.id().session, first.remote()))
     }
 
     /// Removes the paths of a closed session.
-    pub(crate) fn close(&mut self, session: u32) {
-        let over = std::mem::take(self.of_mut(session));
+    pub(crate) fn close(&mut self, slot: u32) {
+        let over = std::mem::take(self.of_mut(slot));
+        let shared = &mut self.shared;
         debug_assert!(
             over.primary.is_some() || over.standby.is_empty(),
             "other paths stand by for a first one"
         );
-        self.standing_by -= over.standby.len();
+        shared.standing_by -= over.standby.len();
         for path in over.primary.into_iter().chain(over.standby) {
-            let removed = self.by_session.remove(&path.session_id);
-            debug_assert!(removed.is_none_or(|it| it == session), "ids are of one session");
-            self.of_closed = self.of_closed.with(&path.packets);
+            let removed = shared.by_session.remove(&path.id().session);
+            debug_assert!(removed.is_none_or(|it| it == slot), "ids are of one session");
+            shared.of_closed = shared.of_closed.with(path.packets());
         }
     }
 
     /// Sets the NICs of this engine's rails by index, all of which are assumed to have carrier.
     pub(crate) fn set_nics(&mut self, nics: impl Iterator<Item = u32>) {
-        self.nics.clear();
-        self.nics.extend(nics);
-        self.rails_down = 0;
+        self.shared.nics.clear();
+        self.shared.nics.extend(nics);
+        self.shared.rails_down = 0;
     }
 
     /// Sets the NIC of a rail.
     pub(crate) fn set_nic(&mut self, rail: u8, nic: u32) {
-        if let Some(known) = self.nics.get_mut(usize::from(rail)) {
+        if let Some(known) = self.shared.nics.get_mut(usize::from(rail)) {
             *known = nic;
         }
     }
@@ -235,17 +235,16 @@ impl PathTable {
     pub(crate) fn handle_link(&mut self, core: &mut Core, now_ns: u64, rail: u8, is_up: bool) {
         let bit = 1 << (rail % 16);
         match is_up {
-            true => self.rails_down &= !bit,
-            false => self.rails_down |= bit,
+            true => self.shared.rails_down &= !bit,
+            false => self.shared.rails_down |= bit,
         }
-        for session in self.several() {
-            let paths = self.of_mut(session);
-            for path in paths.all_mut().filter(|path| path.rail == rail) {
-                if let Some(health) = &mut path.rail_health {
-                    health.handle_link(now_ns, is_up);
-                }
+        for slot in self.several() {
+            let entered = debug_assert_some!(self.enter(core, slot), "it has several paths");
+            let Some((paths, session, mut cx)) = entered else { continue };
+            for path in paths.all_mut().filter(|path| path.id().rail == rail) {
+                path.handle_link(now_ns, is_up);
             }
-            self.judge_paths(core, now_ns, session);
+            paths.judge(session, &mut cx, now_ns);
         }
     }
 

@@ -16,17 +16,20 @@
 mod arrival;
 #[cfg(test)]
 pub(crate) mod by_hand;
+mod context;
 mod counters;
 mod idle;
 mod judge;
 mod lifetime;
 mod path;
+mod peer_address;
 mod primary;
 mod questions;
 mod ring;
 mod timeouts;
 mod timers;
 mod transmit;
+mod visits;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -40,7 +43,8 @@ pub(crate) use self::path::SessionPath;
 pub(crate) use self::timeouts::Timeout;
 use self::timers::Timers;
 pub(crate) use self::transmit::Transmit;
-use super::rails::health::{PathPhase, RailHealth};
+use super::context::Cx;
+use super::rails::health::PathPhase;
 use super::rails::preference::Preference;
 use super::rails::trial::BandwidthTrial;
 use super::table::reserve_for;
@@ -64,7 +68,7 @@ pub(crate) struct Paths {
     #[allow(clippy::vec_box, reason = "one of them takes the primary's place now and then")]
     standby: Vec<Box<SessionPath>>,
     /// State for the choice among several; `None`: there is one path.
-    choice: Option<Box<Choice>>,
+    choice: Option<Box<PrimaryChoice>>,
     /// The session is in the list of those in use.
     is_in_use: bool,
     /// Some path is not healthy.
@@ -84,7 +88,7 @@ pub(crate) struct Paths {
 
 /// State for the choice of the primary path.
 #[derive(Debug, Default)]
-struct Choice {
+struct PrimaryChoice {
     /// Preference by round trip.
     preference: Preference,
     /// Throughput comparison by long messages.
@@ -166,20 +170,31 @@ impl Paths {
     /// Returns whether this session's datagrams carry this id.
     #[inline]
     fn are_of(&self, session_id: u64) -> bool {
-        self.primary.as_deref().is_some_and(|path| path.session_id == session_id)
+        self.primary.as_deref().is_some_and(|path| path.id().session == session_id)
     }
 
-    /// Returns whether the path of this number and session is the only one.
+    /// Returns the path of this number and session, if it is the only one.
     #[inline]
-    fn has_only(&self, session_id: u64, number: u16) -> bool {
-        let path = self.primary.as_deref();
-        let is_it = path.is_some_and(|it| it.session_id == session_id && it.number == number);
-        is_it && self.standby.is_empty()
+    fn only_one(&mut self, session_id: u64, number: u16) -> Option<&mut SessionPath> {
+        let path = self.primary.as_deref_mut()?;
+        let id = path.id();
+        let is_it = id.session == session_id && id.number == number && !path.is_one_of_several();
+        is_it.then_some(path)
+    }
+
+    /// Returns the path at a position.
+    fn at(&self, at: u8) -> Option<&SessionPath> {
+        self.all().find(|path| path.position() == at)
+    }
+
+    /// Returns the same, mutable.
+    fn at_mut(&mut self, at: u8) -> Option<&mut SessionPath> {
+        self.all_mut().find(|path| path.position() == at)
     }
 
     /// Returns the index of the path with this number.
     fn index_of(&self, number: u16) -> Option<Index> {
-        self.all().position(|path| path.number == number)
+        self.all().position(|path| path.id().number == number)
     }
 
     /// Returns whether any of several paths is healthy.
@@ -194,33 +209,23 @@ impl Paths {
 
     /// Returns the send time of the newest packet answered on any path.
     pub(crate) fn answered_sent_ns(&mut self) -> Option<u64> {
-        let answered = self.all_mut().filter_map(|path| {
-            path.packets.apply_deferred_ack();
-            path.packets.answered_sent_ns()
-        });
-        answered.max()
+        self.all_mut().filter_map(|path| path.settled_packets().answered_sent_ns()).max()
     }
 
     /// Returns whether the path at a position is suspect, does not answer, or does not exist.
     pub(crate) fn is_suspect(&self, at: u8) -> bool {
-        let mut paths = self.all().filter(|path| path.at == at);
-        let is_suspect = |health: &RailHealth| health.phase() == PathPhase::Suspect;
-        paths.any(|path| path.rail_health.as_deref().is_some_and(is_suspect)) || self.is_down(at)
+        let path = self.at(at);
+        path.is_some_and(|path| path.phase() == Some(PathPhase::Suspect)) || self.is_down(at)
     }
 
     /// Returns whether the path at a position does not answer, or does not exist.
     pub(crate) fn is_down(&self, at: u8) -> bool {
-        if at == NO_PATH {
-            return true;
-        }
-        let mut paths = self.all().filter(|path| path.at == at);
-        let is_lost = |health: &RailHealth| health.is_down() && !health.has_never_answered();
-        paths.any(|path| path.rail_health.as_deref().is_some_and(is_lost))
+        at == NO_PATH || self.at(at).is_some_and(SessionPath::is_lost)
     }
 
     /// Returns the position of the path that carries segments now, if any does.
     pub(crate) fn primary_at(&self) -> Option<u8> {
-        self.primary.as_ref().filter(|path| path.is_open()).map(|path| path.at)
+        self.primary.as_ref().filter(|path| path.is_open()).map(|path| path.position())
     }
 
     /// Returns the position of the path that the session's TCP lane uses; [`NO_PATH`]: of none.
@@ -255,11 +260,12 @@ impl Paths {
     fn check(&self) {
         if self.are_several() {
             assert!(self.primary.is_some() && self.choice.is_some(), "one of several is primary");
-            assert!(self.all().all(|path| path.rail_health.is_some()), "each has a health");
-            assert!(self.standby.iter().all(|path| path.is_held), "the primary one carries");
+            assert!(self.all().all(SessionPath::is_one_of_several), "each is one of them");
+            assert!(self.standby.iter().all(|path| path.is_held()), "the primary one carries");
         }
         for (index, path) in self.all().enumerate() {
-            assert_eq!(self.index_of(path.number), Some(index), "a path is there once");
+            assert_eq!(self.index_of(path.id().number), Some(index), "a path is there once");
+            path.check_reasons();
         }
     }
 
@@ -273,10 +279,9 @@ impl Paths {
     }
 }
 
-/// The paths of all sessions of an engine.
+/// State that the paths of all sessions of an engine share.
 #[derive(Debug, Default)]
-pub(crate) struct PathTable {
-    by_slot: Vec<Paths>,
+struct SharedPathState {
     /// The slots of sessions by the id in their datagrams.
     by_session: HashMap<u64, u32, RandomState>,
     /// Number of paths beyond one per session.
@@ -306,6 +311,21 @@ pub(crate) struct PathTable {
     of_closed: DatagramCounters,
 }
 
+/// The paths of all sessions of an engine. A method that concerns one session finds its paths and
+/// the session once ([`PathTable::enter`]); the rest is done by methods of [`Paths`].
+#[derive(Debug, Default)]
+pub(crate) struct PathTable {
+    by_slot: Vec<Paths>,
+    shared: SharedPathState,
+}
+
+/// What the methods of a session's paths use besides the paths and the session.
+struct PathCx<'c, 'p> {
+    /// What the methods of the session use.
+    cx: Cx<'c>,
+    shared: &'p mut SharedPathState,
+}
+
 impl PathTable {
     /// Returns the paths of a session. `None`: it never had any.
     #[inline]
@@ -326,7 +346,7 @@ impl PathTable {
 
     /// Returns the numbers of dropped datagrams, by reason.
     pub(crate) fn dropped(&self) -> Dropped {
-        self.dropped
+        self.shared.dropped
     }
 
     /// Returns the number of slots of sessions that may have paths.
@@ -336,59 +356,51 @@ impl PathTable {
 
     /// Returns the sessions with several paths, in order.
     pub(crate) fn several(&mut self) -> Vec<u32> {
-        let all = &self.by_slot;
-        self.several.sort_unstable();
-        self.several.dedup();
-        self.several.retain(|&it| all.get(it as usize).is_some_and(Paths::are_several));
-        self.several.clone()
+        let Self { by_slot: all, shared: SharedPathState { several, .. } } = self;
+        several.sort_unstable();
+        several.dedup();
+        several.retain(|&it| all.get(it as usize).is_some_and(Paths::are_several));
+        several.clone()
     }
 
     /// Returns whether no session has a path.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_session.is_empty()
+        self.shared.by_session.is_empty()
     }
 
     /// Checks that the paths of each session, and the lists of sessions, agree.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn check(&self) {
+        let shared = &self.shared;
         let standing_by: usize = self.by_slot.iter().map(|paths| paths.standby.len()).sum();
-        assert_eq!(standing_by, self.standing_by, "paths beyond the first ones are counted");
-        for (&id, &slot) in &self.by_session {
+        assert_eq!(standing_by, shared.standing_by, "paths beyond the first ones are counted");
+        for (&id, &slot) in &shared.by_session {
             let paths = self.of(slot).expect("its slot has paths");
-            assert!(paths.all().all(|path| path.session_id == id), "all paths have that id");
+            assert!(paths.all().all(|path| path.id().session == id), "all paths have that id");
         }
         for (slot, paths) in (0..).zip(&self.by_slot) {
             paths.check();
             for path in paths.all() {
-                let listed = self.by_session.get(&path.session_id);
+                let listed = shared.by_session.get(&path.id().session);
                 assert_eq!(listed, Some(&slot), "a session is found by the id of its packets");
-                assert!(!path.has_update || self.to_drain.contains(&slot), "it is drained");
-                assert!(!path.is_awake || self.awake.contains(&slot), "it is visited");
-                let is_timed = self.timers.contains(path.timer_ns, slot);
-                assert!(path.timer_ns == u64::MAX || is_timed, "a timer that is set expires");
+                let SharedPathState { to_drain, awake, timers, .. } = shared;
+                path.visits().check(slot, to_drain, awake, timers);
             }
-            let is_listed = paths.standby.is_empty() || self.several.contains(&slot);
+            let is_listed = paths.standby.is_empty() || shared.several.contains(&slot);
             assert!(is_listed, "session {slot} has several paths, unlisted");
-            let is_in_use = self.in_use.iter().any(|it| it.session() == slot);
+            let is_in_use = shared.in_use.iter().any(|it| it.session() == slot);
             assert!(is_in_use || !paths.is_in_use, "session {slot} is in use, unlisted");
         }
     }
 
     /// Returns whether the NIC of a rail has no carrier.
     pub(crate) fn is_rail_down(&self, rail: u8) -> bool {
-        self.rails_down >> (rail % 16) & 1 != 0
+        self.shared.is_rail_down(rail)
     }
 
     /// Returns a peer's address as used on a rail: a link-local one gets the NIC as its scope.
     pub(crate) fn scoped(&self, rail: u8, remote: SocketAddr) -> SocketAddr {
-        let mut remote = remote;
-        if let SocketAddr::V6(v6) = &mut remote
-            && v6.ip().is_unicast_link_local()
-            && v6.scope_id() == 0
-        {
-            v6.set_scope_id(self.nics.get(usize::from(rail)).copied().unwrap_or(0));
-        }
-        remote
+        self.shared.scoped(rail, remote)
     }
 }
 

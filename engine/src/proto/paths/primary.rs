@@ -2,13 +2,12 @@
 
 use std::cmp::Reverse;
 
-use super::super::core::Core;
 use super::super::rails::RailPair;
 use super::super::rails::preference::{Distance, is_nearer};
 use super::super::rails::trial::Used;
 use super::super::session::Session;
-use super::path::{Health, SessionPath};
-use super::{PathTable, Paths};
+use super::path::SessionPath;
+use super::{PathCx, Paths};
 use crate::proto::ready::Work;
 
 /// Bytes in flight up to which a round trip counts as unloaded.
@@ -19,24 +18,9 @@ const ELSEWHERE: u32 = 8;
 /// A side that receives fewer long datagrams between two readings does not follow the peer.
 const LED_FROM: u32 = 32;
 
-/// Returns a session that has several paths, and these.
-fn known<'a, 'b>(
-    core: &'a Core,
-    by_slot: &'b mut [Paths],
-    session: u32,
-) -> Option<(&'a Session, &'b mut Paths)> {
-    let known = core.sessions.at(session as usize).zip(by_slot.get_mut(session as usize));
-    debug_assert_some!(known, "paths are of sessions in the table")
-}
-
-/// Returns whether a path may carry segments.
-fn is_fit(path: &SessionPath) -> bool {
-    path.is_active() && path.health == Health::Good
-}
-
 /// Returns the users' preference for a path's rails: lower is better.
 fn class_of(session: &Session, path: &SessionPath) -> (bool, bool) {
-    let path = session.rails.paths.get(usize::from(path.at));
+    let path = session.rails.paths.get(usize::from(path.position()));
     path.map_or((true, true), |path| (path.is_backup, !path.is_preferred))
 }
 
@@ -44,9 +28,9 @@ fn class_of(session: &Session, path: &SessionPath) -> (bool, bool) {
 /// stream while some of it is unacknowledged (`is_streaming`), may queue before it, and would do so
 /// on another path.
 fn round_trip_ns(primary: &SessionPath, is_streaming: bool) -> Option<u64> {
-    let (_, in_flight, _) = primary.packets.load();
-    let short_ns = primary.packets.short_round_trip_ns()?;
-    match primary.packets.least_round_trip_ns() {
+    let (_, in_flight, _) = primary.packets().load();
+    let short_ns = primary.packets().short_round_trip_ns()?;
+    match primary.packets().least_round_trip_ns() {
         Some(least_ns) if in_flight > UNLOADED_BYTES || is_streaming => Some(least_ns),
         _ => Some(short_ns),
     }
@@ -54,7 +38,7 @@ fn round_trip_ns(primary: &SessionPath, is_streaming: bool) -> Option<u64> {
 
 /// Returns whether another path's round trip is not clearly longer than the primary one's.
 fn is_near(other: &SessionPath, primary: &SessionPath, is_streaming: bool) -> bool {
-    let both = round_trip_ns(primary, is_streaming).zip(other.packets.short_round_trip_ns());
+    let both = round_trip_ns(primary, is_streaming).zip(other.packets().short_round_trip_ns());
     both.is_some_and(|(used_ns, its_ns)| !is_nearer(used_ns, its_ns))
 }
 
@@ -73,160 +57,177 @@ impl Paths {
         choice.segments_elsewhere = (choice.segments_elsewhere + 1) % ELSEWHERE;
         choice.segments_elsewhere == 0
     }
-}
 
-impl PathTable {
     /// Selects the best healthy path for the segments: a preferred one first, a backup last, of
     /// these the one with the shortest round trip, then the fastest, then the first. While none is
     /// healthy the current one stays.
     ///
     /// RR-RAIL-4.
-    pub(super) fn choose_primary(&mut self, core: &mut Core, now_ns: u64, session: u32) {
-        let Some((known, paths)) = known(core, &mut self.by_slot, session) else { return };
-        let favourite = paths.choice.as_ref().and_then(|it| it.preference.favourite());
+    pub(super) fn choose_primary(
+        &mut self,
+        session: &mut Session,
+        cx: &mut PathCx<'_, '_>,
+        now_ns: u64,
+    ) {
+        let known = &*session;
+        let favourite = self.choice.as_ref().and_then(|it| it.preference.favourite());
         let rank = |path: &SessionPath| {
-            let speed = known.rails.paths.get(usize::from(path.at)).map_or(0, RailPair::speed);
-            let is_other = Some(path.number) != favourite;
-            (class_of(known, path), is_other, Reverse(speed), path.at)
+            let speed =
+                known.rails.paths.get(usize::from(path.position())).map_or(0, RailPair::speed);
+            let is_other = Some(path.id().number) != favourite;
+            (class_of(known, path), is_other, Reverse(speed), path.position())
         };
-        let best = paths.standby.iter().enumerate().filter(|(_, path)| is_fit(path));
+        let best = self.standby.iter().enumerate().filter(|(_, path)| path.is_fit());
         let best = best.map(|(at, path)| (rank(path), at)).min();
-        let primary = paths.primary.as_deref();
-        let current = primary.filter(|path| is_fit(path)).map(rank);
+        let primary = self.primary.as_deref();
+        let current = primary.filter(|path| path.is_fit()).map(rank);
         if let Some((rank, at)) = best
             && current.is_none_or(|current| rank < current)
         {
-            let primary = debug_assert_some!(&mut paths.primary, "another one stands by for it");
+            let primary = debug_assert_some!(&mut self.primary, "another one stands by for it");
             if let Some(primary) = primary {
-                primary.is_held = true;
-                std::mem::swap(primary, &mut paths.standby[at]);
+                primary.hold(true);
+                std::mem::swap(primary, &mut self.standby[at]);
             }
-            if let Some(choice) = &mut paths.choice {
+            if let Some(choice) = &mut self.choice {
                 choice.carries_since_ns = now_ns;
             }
-            tracing::debug!(session, "primary path changed");
+            tracing::debug!(session = cx.slot(), "primary path changed");
         }
-        let primary = paths.primary.as_deref_mut();
-        if let Some(path) = primary.filter(|path| is_fit(path) && path.is_held) {
-            path.is_held = false;
+        let primary = self.primary.as_deref_mut();
+        if let Some(path) = primary.filter(|path| path.is_fit() && path.is_held()) {
+            path.hold(false);
             // Segments sent by TCP meanwhile may be stuck on a rail that is down; long ones are
             // sent again by the next connection.
-            core.with(session, |it, cx| it.segments.resend_all(cx, true));
+            session.segments.resend_all(cx.cx(), true);
         }
         debug_assert!(
-            paths.standby.iter().all(|path| path.is_held),
+            self.standby.iter().all(|path| path.is_held()),
             "only the primary path carries segments"
         );
         // New segments fit every path that may have to carry them.
-        let least = paths.all().filter(|path| is_fit(path));
-        if let Some(bytes) = least.map(|path| path.packets.payload_bytes_max()).min()
-            && let Some(choice) = &mut paths.choice
+        let least = self.all().filter(|path| path.is_fit());
+        if let Some(bytes) = least.map(|path| path.packets().payload_bytes_max()).min()
+            && let Some(choice) = &mut self.choice
             && bytes != choice.segment_bytes
         {
             choice.segment_bytes = bytes;
-            core.with(session, |it, cx| it.segments.set_segment_bytes(cx, bytes));
+            session.segments.set_segment_bytes(cx.cx(), bytes);
         }
-        self.choose_stream(core, session);
-        core.ready_mut().add(session, Work::Flush);
+        self.choose_stream(session, cx.cx());
+        cx.cx.add_work(Work::Flush);
     }
 
     /// Lets this side follow the peer's primary path. Both directions should use the same path:
     /// acknowledgements are piggybacked, and the cost of a direction cannot be measured while
     /// messages wait for replies from the other. The side that opened the session decides.
     #[cold]
-    pub(super) fn follow(&mut self, core: &mut Core, now_ns: u64, session: u32, path: u16) {
-        let Some((known, paths)) = known(core, &mut self.by_slot, session) else { return };
-        paths.all_mut().for_each(|path| path.packets.apply_deferred_ack());
-        let primary = paths.primary.as_deref().filter(|path| is_fit(path));
-        let theirs = paths.standby.iter().find(|it| it.number == path && is_fit(it));
+    pub(super) fn follow(
+        &mut self,
+        session: &mut Session,
+        cx: &mut PathCx<'_, '_>,
+        now_ns: u64,
+        path: u16,
+    ) {
+        let known = &*session;
+        self.all_mut().for_each(|path| {
+            path.settled_packets();
+        });
+        let primary = self.primary.as_deref().filter(|path| path.is_fit());
+        let theirs = self.standby.iter().find(|it| it.id().number == path && it.is_fit());
         let (Some(primary), Some(theirs)) = (primary, theirs) else { return };
         let is_streaming = known.segments.holds_long();
         let may_follow = class_of(known, theirs) == class_of(known, primary)
             && is_near(theirs, primary, is_streaming);
-        let choice = debug_assert_some!(&mut paths.choice, "it is made among several");
+        let choice = debug_assert_some!(&mut self.choice, "it is made among several");
         let Some(choice) = choice else { return };
         let is_free = !known.connection.is_initiator() && !choice.trial.is_trying();
         if may_follow && is_free {
             choice.preference.choose(path);
-            self.choose_primary(core, now_ns, session);
+            self.choose_primary(session, cx, now_ns);
         }
     }
 
     /// Measures the throughput of the primary path, and probes equally good and near paths for a
     /// higher one. Called when a packet arrives.
     #[cold]
-    pub(super) fn try_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
-        let Some((known, paths)) = known(core, &mut self.by_slot, session) else { return };
-        let choice = debug_assert_some!(&mut paths.choice, "it is made among several");
+    pub(super) fn try_others(
+        &mut self,
+        session: &mut Session,
+        cx: &mut PathCx<'_, '_>,
+        now_ns: u64,
+    ) {
+        let known = &*session;
+        let choice = debug_assert_some!(&mut self.choice, "it is made among several");
         let Some(choice) = choice else { return };
         choice.trial.put_off(now_ns);
         let came = std::mem::take(&mut choice.segments_came);
         let is_led = came >= LED_FROM && !known.connection.is_initiator();
-        let primary = paths.primary.as_deref_mut().filter(|path| is_fit(path));
+        let primary = self.primary.as_deref_mut().filter(|path| path.is_fit());
         let Some(primary) = primary else { return };
-        let mut delivered = primary.packets.delivered();
-        if primary.at == paths.stream_at {
+        let mut delivered = primary.delivered();
+        if primary.position() == self.stream_at {
             delivered.bytes += known.segments.delivered_by_stream();
         }
         let is_streaming = known.segments.holds_long();
         let segment_bytes = choice.segment_bytes.max(1) as u64;
-        let used = Used { path: primary.number, delivered, segment_bytes };
+        let used = Used { path: primary.id().number, delivered, segment_bytes };
         let class = class_of(known, primary);
         let claimed = |path: &SessionPath| {
-            known.rails.paths.get(usize::from(path.at)).map_or(0, RailPair::speed)
+            known.rails.paths.get(usize::from(path.position())).map_or(0, RailPair::speed)
         };
         let speed = claimed(primary);
         let is_candidate = |path: &&SessionPath| {
             let is_slow = claimed(path) > 0 && claimed(path) <= speed / 2;
-            let is_alike = is_fit(path) && class_of(known, path) == class;
+            let is_alike = path.is_fit() && class_of(known, path) == class;
             is_alike && is_near(path, primary, is_streaming) && !is_slow && !is_led
         };
-        let standby = paths.standby.iter().map(|path| &**path);
-        let others = standby.filter(is_candidate).map(|path| path.number);
+        let standby = self.standby.iter().map(|path| &**path);
+        let others = standby.filter(is_candidate).map(|path| path.id().number);
         if let Some(path) = choice.trial.read(now_ns, &used, others) {
             choice.preference.choose(path);
-            self.choose_primary(core, now_ns, session);
+            self.choose_primary(session, cx, now_ns);
         }
     }
 
     /// Compares the round trips of otherwise equal paths, and probes all of them for the next
     /// comparison. Called when a packet arrives, so an idle session sends no probes.
     #[cold]
-    pub(super) fn compare_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
-        let Some((known, paths)) = known(core, &mut self.by_slot, session) else { return };
-        if let Some(choice) = &mut paths.choice {
+    pub(super) fn compare(&mut self, session: &mut Session, cx: &mut PathCx<'_, '_>, now_ns: u64) {
+        let known = &*session;
+        if let Some(choice) = &mut self.choice {
             choice.preference.put_off(now_ns);
         }
-        paths.all_mut().for_each(|path| path.packets.apply_deferred_ack());
-        let Some(primary) = paths.primary.as_deref().filter(|path| is_fit(path)) else { return };
+        self.all_mut().for_each(|path| {
+            path.settled_packets();
+        });
+        let Some(primary) = self.primary.as_deref().filter(|path| path.is_fit()) else { return };
         let class = class_of(known, primary);
         let distance = |path: &SessionPath| {
-            let round_trip_ns = path.packets.short_round_trip_ns()?;
-            Some(Distance { path: path.number, round_trip_ns })
+            let round_trip_ns = path.packets().short_round_trip_ns()?;
+            Some(Distance { path: path.id().number, round_trip_ns })
         };
-        let alike = |path: &&SessionPath| is_fit(path) && class_of(known, path) == class;
-        let is_streaming = primary.at == paths.stream_at && known.segments.holds_long();
+        let alike = |path: &&SessionPath| path.is_fit() && class_of(known, path) == class;
+        let is_streaming = primary.position() == self.stream_at && known.segments.holds_long();
         let used = round_trip_ns(primary, is_streaming)
-            .map(|round_trip_ns| Distance { path: primary.number, round_trip_ns });
-        let standby = paths.standby.iter().map(|path| &**path);
+            .map(|round_trip_ns| Distance { path: primary.id().number, round_trip_ns });
+        let standby = self.standby.iter().map(|path| &**path);
         let others = standby.filter(alike).filter_map(distance);
-        let choice = paths.choice.as_mut();
+        let choice = self.choice.as_mut();
         let is_moved = used
             .zip(choice)
             .is_some_and(|(used, choice)| choice.preference.compare(now_ns, used, others));
-        let known = core.sessions.at_mut(session as usize);
-        let mut announced = known.map(|known| &mut known.rails.paths);
-        for path in paths.all_mut().filter(|path| is_fit(path)) {
-            if let Some(known) = announced.as_mut().and_then(|it| it.get_mut(usize::from(path.at)))
-                && let Some(least_ns) = path.packets.least_round_trip_ns()
+        let (slot, announced) = (cx.slot(), &mut session.rails.paths);
+        for path in self.all_mut().filter(|path| path.is_fit()) {
+            if let Some(known) = announced.get_mut(usize::from(path.position()))
+                && let Some(least_ns) = path.packets().least_round_trip_ns()
             {
                 known.round_trip_ns = least_ns;
             }
-            path.packets.ask();
-            path.wake_at(now_ns, session, &mut self.timers);
+            path.probe(now_ns, slot, &mut cx.shared.timers);
         }
         if is_moved {
-            self.choose_primary(core, now_ns, session);
+            self.choose_primary(session, cx, now_ns);
         }
     }
 }

@@ -3,11 +3,8 @@
 
 use super::super::core::Core;
 use super::super::rails::segments::{Passing, Reachability};
-use super::PathTable;
-
-/// Interval of probes on a path whose TCP lanes are busy and that has no other packets outstanding,
-/// in nanoseconds.
-const BUSY_QUESTION_NS: u64 = 2_000_000;
+use super::{PathCx, PathTable, Paths};
+use crate::proto::session::Session;
 
 /// A path is reachable if a packet sent no longer ago than that was answered, in nanoseconds.
 const REACHABLE_NS: u64 = 500_000_000;
@@ -15,18 +12,16 @@ const REACHABLE_NS: u64 = 500_000_000;
 impl PathTable {
     /// How long packets may be on the path at a position, as far as datagrams have found out.
     pub(crate) fn passing(&self, session: u32, at: u8) -> Option<Passing> {
-        let path = self.of(session)?.all().find(|path| path.position() == at)?;
-        let (bytes, is_all) = path.packets().passing();
-        path.packets().is_answered().then_some(Passing { bytes, is_all })
+        let packets = self.of(session)?.at(at)?.packets();
+        let (bytes, is_all) = packets.passing();
+        packets.is_answered().then_some(Passing { bytes, is_all })
     }
 
     /// Returns whether the path at a position answers datagrams now.
     pub(crate) fn reachability(&mut self, now_ns: u64, session: u32, at: u8) -> Reachability {
-        let paths = self.by_slot.get_mut(session as usize);
-        let path = paths.and_then(|paths| paths.all_mut().find(|path| path.at == at));
-        let Some(path) = path else { return Reachability::Unknown };
-        path.packets.apply_deferred_ack();
-        match path.packets.answered_sent_ns() {
+        let entry = self.entry(session);
+        let path = entry.and_then(|(paths, _)| paths.at_mut(at));
+        match path.and_then(|path| path.settled_packets().answered_sent_ns()) {
             None => Reachability::Unknown,
             Some(sent_ns) if now_ns.saturating_sub(sent_ns) <= REACHABLE_NS => {
                 Reachability::Reachable
@@ -35,70 +30,34 @@ impl PathTable {
         }
     }
 
-    /// Asks paths that have nothing else under way, as long as TCP lanes of theirs are busy.
-    pub(super) fn ask_while_busy(&mut self, core: &Core, now_ns: u64, session: u32) {
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        let streams_at = paths.stream_at;
-        let known = core.sessions.at(session as usize);
-        let has_stream = known.is_some_and(|known| !known.control_lane.is_lost());
-        let is_streaming =
-            has_stream && core.session(session).is_some_and(|it| it.segments.holds_long());
-        for path in paths.all_mut() {
-            let is_streamed = is_streaming && path.at == streams_at;
-            if !is_streamed
-                && !core
-                    .session(session)
-                    .is_some_and(|it| it.lanes.are_busy_on(core.lanes(), path.at))
-            {
-                continue;
-            }
-            path.packets.apply_deferred_ack();
-            let (_, in_flight, _) = path.packets.load();
-            if now_ns >= path.busy_question_ns {
-                path.busy_question_ns = now_ns + BUSY_QUESTION_NS;
-                if in_flight == 0 {
-                    path.packets.ask();
-                    path.wake_at(now_ns, session, &mut self.timers);
-                }
-            }
-            path.wake_at(path.busy_question_ns, session, &mut self.timers);
-        }
-    }
-
     /// Probes the path of the control lane while long segments on it are unacknowledged.
-    pub(crate) fn watch_stream(&mut self, now_ns: u64, session: u32) {
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        let streams_at = paths.stream_at;
-        if !paths.are_several() {
-            return;
-        }
-        let timers = &mut self.timers;
-        for path in paths.all_mut().filter(|path| path.at == streams_at) {
-            if now_ns >= path.busy_question_ns {
-                path.busy_question_ns = now_ns + BUSY_QUESTION_NS;
-            }
+    pub(crate) fn watch_stream(&mut self, now_ns: u64, slot: u32) {
+        let entry = debug_assert_some!(self.entry(slot), "a stream is of a session");
+        let Some((paths, shared)) = entry.filter(|(paths, _)| paths.are_several()) else { return };
+        if let Some(path) = paths.at_mut(paths.stream_at) {
+            path.visits_mut().take_lane_probe(now_ns);
             // Another timer may have been set meanwhile.
-            path.wake_at(path.busy_question_ns, session, timers);
+            path.visits_mut().wake_for_lane_probe(slot, &mut shared.timers);
         }
     }
 
     /// Probes all paths of a session.
-    pub(crate) fn ask_all_paths(&mut self, now_ns: u64, session: u32) {
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        for path in paths.all_mut() {
-            path.packets.ask();
-            path.wake_at(now_ns, session, &mut self.timers);
+    pub(crate) fn ask_all_paths(&mut self, now_ns: u64, slot: u32) {
+        if let Some((paths, shared)) = self.entry(slot) {
+            for path in paths.all_mut() {
+                path.probe(now_ns, slot, &mut shared.timers);
+            }
         }
     }
 
     /// Probes those paths of a session that have not answered any packet sent since `since_ns`.
-    pub(crate) fn ask_quiet_paths(&mut self, now_ns: u64, session: u32, since_ns: u64) {
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+    pub(crate) fn ask_quiet_paths(&mut self, now_ns: u64, slot: u32, since_ns: u64) {
+        let entry = debug_assert_some!(self.entry(slot), "a control lane is of a session");
+        let Some((paths, shared)) = entry else { return };
         for path in paths.all_mut() {
-            path.packets.apply_deferred_ack();
-            if path.packets.answered_sent_ns().is_none_or(|sent_ns| sent_ns < since_ns) {
-                path.packets.ask();
-                path.wake_at(now_ns, session, &mut self.timers);
+            let answered_ns = path.settled_packets().answered_sent_ns();
+            if answered_ns.is_none_or(|sent_ns| sent_ns < since_ns) {
+                path.probe(now_ns, slot, &mut shared.timers);
             }
         }
     }
@@ -106,41 +65,57 @@ impl PathTable {
     /// Notes chunks given to lanes of sessions: their paths are probed from now on, and the round
     /// trips to the peers are updated.
     pub(crate) fn watch_busy_paths(&mut self, core: &mut Core, now_ns: u64) {
-        for (_, bulk) in core.shared.lanes.iter() {
-            let Some(paths) = self.by_slot.get_mut(bulk.session() as usize) else { continue };
-            if bulk.is_idle() {
-                continue;
-            }
-            if let Some(session) = core.sessions.at_mut(bulk.session() as usize)
-                && let Some(known) = session.rails.paths.get_mut(usize::from(bulk.path()))
-                && let Some(path) = paths.all().find(|path| path.at == bulk.path())
-                && let Some(round_trip_ns) = path.packets.least_round_trip_ns()
+        let Core { sessions, shared: core } = core;
+        for (_, bulk) in core.lanes.iter().filter(|(_, bulk)| !bulk.is_idle()) {
+            let session = sessions.at_mut(bulk.session() as usize);
+            let known = debug_assert_some!(session.zip(self.entry(bulk.session())), "it has lanes");
+            let Some((session, (paths, shared))) = known else { continue };
+            let are_several = paths.are_several();
+            // Without datagrams it has no such path.
+            let Some(path) = paths.at_mut(bulk.path()) else { continue };
+            if let Some(known) = session.rails.paths.get_mut(usize::from(bulk.path()))
+                && let Some(round_trip_ns) = path.packets().least_round_trip_ns()
             {
                 known.round_trip_ns = round_trip_ns;
             }
-            if !paths.are_several() {
+            if are_several && path.visits().is_lane_probe_due(now_ns) {
+                path.visits_mut().wake_at(now_ns, bulk.session(), &mut shared.timers);
+            }
+        }
+    }
+}
+
+impl Paths {
+    /// Asks paths that have nothing else under way, as long as TCP lanes of theirs are busy.
+    pub(super) fn ask_while_busy(
+        &mut self,
+        session: &Session,
+        cx: &mut PathCx<'_, '_>,
+        now_ns: u64,
+    ) {
+        let (slot, streams_at) = (cx.slot(), self.stream_at);
+        let is_streaming = !session.control_lane.is_lost() && session.segments.holds_long();
+        for path in self.all_mut() {
+            let at = path.position();
+            let is_streamed = is_streaming && at == streams_at;
+            if !is_streamed && !session.lanes.are_busy_on(&cx.cx.shared.lanes, at) {
                 continue;
             }
-            let timers = &mut self.timers;
-            for path in paths.all_mut().filter(|path| path.at == bulk.path()) {
-                if now_ns >= path.busy_question_ns {
-                    path.wake_at(now_ns, bulk.session(), timers);
-                }
+            let (_, in_flight, _) = path.settled_packets().load();
+            if path.visits_mut().take_lane_probe(now_ns) && in_flight == 0 {
+                path.probe(now_ns, slot, &mut cx.shared.timers);
             }
+            path.visits_mut().wake_for_lane_probe(slot, &mut cx.shared.timers);
         }
     }
 
     /// Probes the path of the stream, unless a probe was sent just before.
-    pub(super) fn ask_stream(&mut self, now_ns: u64, session: u32) {
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        let streams_at = paths.stream_at;
-        let timers = &mut self.timers;
-        for path in paths.all_mut().filter(|path| path.at == streams_at) {
-            if now_ns >= path.busy_question_ns {
-                path.busy_question_ns = now_ns + BUSY_QUESTION_NS;
-                path.packets.ask();
-                path.wake_at(now_ns, session, timers);
-            }
+    pub(super) fn ask_stream(&mut self, cx: &mut PathCx<'_, '_>, now_ns: u64) {
+        let slot = cx.slot();
+        if let Some(path) = self.at_mut(self.stream_at)
+            && path.visits_mut().take_lane_probe(now_ns)
+        {
+            path.probe(now_ns, slot, &mut cx.shared.timers);
         }
     }
 }

@@ -6,24 +6,22 @@ use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
 use super::PathTable;
 use super::arrival::Offence;
-use crate::wire::packet::FIRST_PATH as FIRST;
 
 impl PathTable {
     /// Returns the packet id of a session's first path, if it has a ring.
     #[inline]
-    pub(crate) fn ring_of(&self, session: u32) -> Option<u64> {
-        let paths = self.of(session).filter(|paths| paths.has_ring)?;
-        let primary = paths.primary.as_deref().filter(|path| path.number == FIRST);
-        match primary {
-            Some(primary) => Some(primary.session_id),
-            None => self.first_path(session).map(|(id, _)| id),
-        }
+    pub(crate) fn ring_of(&self, slot: u32) -> Option<u64> {
+        let paths = self.of(slot).filter(|paths| paths.has_ring)?;
+        paths.first().map(|path| path.id().session)
     }
 
     /// Returns the session whose first path has packets with this id.
     pub(crate) fn session_of(&self, id: u64) -> Option<u32> {
-        let latest = self.of(self.latest).filter(|paths| paths.are_of(id));
-        latest.map(|_| self.latest).or_else(|| self.by_session.get(&id).copied())
+        let latest = self.shared.latest;
+        match self.of(latest).is_some_and(|paths| paths.are_of(id)) {
+            true => Some(latest),
+            false => self.shared.by_session.get(&id).copied(),
+        }
     }
 
     /// Sets the ring of a session, or removes it: then all unacknowledged segments are sent again,
@@ -48,11 +46,11 @@ impl PathTable {
         effects: &mut impl Effects,
     ) -> Result<(), Offence> {
         let Some(session) = self.session_of(id) else {
-            self.dropped.unknown += 1;
+            self.shared.dropped.unknown += 1;
             return Ok(());
         };
-        self.latest = session;
-        self.segments += 1;
+        self.shared.latest = session;
+        self.shared.segments += 1;
         core.handle_ring_segment(session, segment, now_ns, effects)
             .map_err(|error| (session, PeerFailure::Protocol(error.to_string().into())))
     }

@@ -2,9 +2,8 @@
 
 use super::super::core::Core;
 use super::super::effects::Effects;
-use super::path::Health;
 use super::timers::Timers;
-use super::{Index, PathTable, Paths};
+use super::{Index, PathCx, PathTable, SessionPath};
 
 /// An expired timer.
 #[derive(Clone, Copy, Debug)]
@@ -22,66 +21,63 @@ impl PathTable {
     /// Returns whether any session has a timer, so that the time matters.
     #[inline]
     pub(crate) fn has_timers(&self) -> bool {
-        !self.timers.is_empty()
+        !self.shared.timers.is_empty()
     }
 
     /// Returns the earliest timer of all sessions.
     pub(crate) fn next_timer_ns(&mut self) -> Option<u64> {
         let all = &self.by_slot;
-        self.timers.next_ns(|at_ns, session| Timers::stands(all, at_ns, session))
+        self.shared.timers.next_ns(|at_ns, session| Timers::stands(all, at_ns, session))
     }
 
     /// Begins handling all timers up to `until_ns`.
     #[inline]
     pub(crate) fn begin_timeouts(&mut self, until_ns: u64) {
-        self.timers.begin(until_ns);
+        self.shared.timers.begin(until_ns);
     }
 
     /// Removes the next timer up to `until_ns`, and returns it with its session.
     #[inline]
     pub(crate) fn poll_timeout(&mut self, until_ns: u64) -> Option<(u64, u32)> {
-        self.timers.pop(until_ns)
+        self.shared.timers.pop(until_ns)
     }
 
     /// Sweeps out stale entries, after timers were handled.
     pub(crate) fn end_timeouts(&mut self) {
-        let (all, count) = (&self.by_slot, self.by_session.len() + self.standing_by);
-        self.timers.sweep(count, |at_ns, session| Timers::stands(all, at_ns, session));
+        let Self { by_slot: all, shared } = self;
+        let count = shared.by_session.len() + shared.standing_by;
+        shared.timers.sweep(count, |at_ns, session| Timers::stands(all, at_ns, session));
     }
 
     /// Handles an expired timer of a path. Returns `false` if it is not the path's.
     pub(crate) fn handle_timeout(
         &mut self,
         core: &mut Core,
-        (session, index): (u32, Index),
+        (slot, index): (u32, Index),
         timeout: Timeout,
         effects: &mut impl Effects,
     ) -> bool {
-        let Timeout { at_ns, now_ns, late_ns, is_drained } = timeout;
-        let Some(paths) = self.by_slot.get_mut(session as usize) else { return false };
-        paths.note_use(session, &mut self.in_use);
-        let path = paths.get_mut(index);
-        let Some(path) = path.filter(|path| path.timer_ns == at_ns) else { return false };
-        path.timer_ns = u64::MAX;
-        path.stay_awake(session, &mut self.awake);
-        path.packets.start_turn(late_ns);
-        let is_probe_due = path.handle_timeout(now_ns, is_drained);
-        path.deliver_events(core, session, effects);
-        if is_probe_due
-            && path.health == Health::Silent
-            && let Some(fallback) = path.fallback.as_deref_mut()
-        {
-            // One of the two addresses may answer.
-            std::mem::swap(&mut path.remote, fallback);
+        let Some((paths, session, PathCx { cx, shared })) = self.enter(core, slot) else {
+            return false;
+        };
+        paths.note_use(slot, &mut shared.in_use);
+        let Some(path) = paths.get_mut(index) else { return false };
+        let handled = path.handle_timeout(shared, slot, timeout);
+        if handled.is_some() {
+            path.deliver_events(session, cx, effects);
         }
-        true
+        if handled == Some(true) {
+            path.try_fallback();
+        }
+        handled.is_some()
     }
 
     /// Evaluates the paths of a session that has several, after their timers were handled.
-    pub(crate) fn judge_after_timeout(&mut self, core: &mut Core, now_ns: u64, session: u32) {
-        if self.of(session).is_some_and(Paths::are_several) {
-            self.ask_while_busy(core, now_ns, session);
-            self.judge_paths(core, now_ns, session);
+    pub(crate) fn judge_after_timeout(&mut self, core: &mut Core, now_ns: u64, slot: u32) {
+        let entered = self.enter(core, slot).filter(|(paths, ..)| paths.are_several());
+        if let Some((paths, session, mut cx)) = entered {
+            paths.ask_while_busy(session, &mut cx, now_ns);
+            paths.judge(session, &mut cx, now_ns);
         }
     }
 
@@ -89,16 +85,13 @@ impl PathTable {
     /// wakes, and applies deferred ones. Returns the sessions with work since it slept last, in
     /// order, each once; [`Self::end_acknowledge_all`] takes the list back.
     pub(crate) fn begin_acknowledge_all(&mut self) -> Vec<u32> {
-        let mut awake = std::mem::take(&mut self.awake);
+        let mut awake = std::mem::take(&mut self.shared.awake);
         awake.sort_unstable();
         awake.dedup();
-        for &session in &awake {
-            let paths = self.by_slot.get_mut(session as usize);
-            let Some(paths) = debug_assert_some!(paths, "slots of paths stay") else { continue };
-            for path in paths.all_mut() {
-                path.is_awake = false;
-                path.packets.apply_deferred_ack();
-                path.packets.quickack();
+        for &slot in &awake {
+            let entry = debug_assert_some!(self.entry(slot), "slots of paths stay");
+            if let Some((paths, _)) = entry {
+                paths.all_mut().for_each(SessionPath::acknowledge_before_sleep);
             }
         }
         awake
@@ -108,8 +101,8 @@ impl PathTable {
     pub(crate) fn end_acknowledge_all(&mut self, mut awake: Vec<u32>) {
         awake.clear();
         // Nothing is received meanwhile.
-        if self.awake.is_empty() {
-            self.awake = awake;
+        if self.shared.awake.is_empty() {
+            self.shared.awake = awake;
         }
     }
 }

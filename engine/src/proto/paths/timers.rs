@@ -76,7 +76,7 @@ impl Timers {
     /// Returns whether an entry is the current one of its session.
     pub(super) fn stands(all: &[Paths], at_ns: u64, session: u32) -> bool {
         let paths = all.get(session as usize);
-        paths.is_some_and(|paths| paths.all().any(|path| path.timer_ns == at_ns))
+        paths.is_some_and(|paths| paths.all().any(|path| path.visits().has_timer_at(at_ns)))
     }
 
     /// Returns whether there is this entry.

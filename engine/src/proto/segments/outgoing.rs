@@ -72,7 +72,7 @@ impl<'a> Lone<'a> {
     }
 }
 
-impl packet::Payload for Lone<'_> {
+impl packet::PayloadSource for Lone<'_> {
     #[inline]
     fn waiting_bytes(&self) -> usize {
         self.segment.bytes

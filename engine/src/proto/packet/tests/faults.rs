@@ -13,9 +13,9 @@ fn lost_acknowledgements_do_not_reduce_goodput() {
         links[1].loss_ppm = loss_ppm;
         let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 3);
         pair.run(3 * MILLI, |_| false);
-        let before = pair.ends[0].path.statistics();
+        let before = pair.ends[0].path.counters();
         *rate = goodput(&mut pair, 3 * MILLI, 7 * MILLI);
-        let after = pair.ends[0].path.statistics();
+        let after = pair.ends[0].path.counters();
         assert_eq!((after.lost, after.spurious), (before.lost, before.spurious));
     }
     assert!(rates[1] * 100 >= rates[0] * 95, "{rates:?}");
@@ -44,9 +44,9 @@ fn reordering_is_adapted_to_and_not_declared_loss() {
     let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 5);
     let rate = goodput(&mut pair, 5 * MILLI, 10 * MILLI);
     assert!(rate > 8 * GBIT, "{rate}");
-    let before = pair.ends[0].path.statistics();
+    let before = pair.ends[0].path.counters();
     pair.run(15 * MILLI, |_| false);
-    let after = pair.ends[0].path.statistics();
+    let after = pair.ends[0].path.counters();
     let (sent, lost) = (after.sent - before.sent, after.lost - before.lost);
     assert!(lost * 100 < sent, "{lost} of {sent} declared lost");
 }
@@ -57,10 +57,10 @@ fn sleeping_loop_sends_no_probe_and_loses_nothing() {
     let links = lossy(GBIT, rtt_ns, 0);
     let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 6);
     pair.run(10 * MILLI, |_| false);
-    let before = pair.ends[0].path.statistics();
+    let before = pair.ends[0].path.counters();
     pair.ends[0].sleeps = Some((2 * MILLI, 10 * MILLI));
     pair.run(110 * MILLI, |_| false);
-    let after = pair.ends[0].path.statistics();
+    let after = pair.ends[0].path.counters();
     assert_eq!(after.probes - before.probes, 0);
     assert_eq!(after.lost - before.lost, 0);
 }
@@ -80,7 +80,7 @@ fn late_turn_fires_no_timer_before_it_is_drained() {
     assert!(path.poll_transmit(due_ns + 5 * MILLI, &mut sender, &mut out).is_none());
     path.handle_timeout(due_ns + 5 * MILLI, true);
     assert!(path.poll_transmit(due_ns + 5 * MILLI, &mut sender, &mut out).is_some());
-    assert_eq!(path.statistics().probes, 1);
+    assert_eq!(path.counters().probes, 1);
 }
 
 /// RR-PKT-7
@@ -140,7 +140,7 @@ fn short_queue_overflow_is_not_usual_loss() {
     links[0].queue_ns = 20 * MICRO;
     let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 11);
     let rate = goodput(&mut pair, 10 * MILLI, 20 * MILLI);
-    let statistics = pair.ends[0].path.statistics();
+    let statistics = pair.ends[0].path.counters();
     assert!(rate > 7 * GBIT, "{rate}");
     assert!(statistics.lost * 10 < statistics.sent, "{statistics:?}");
 }
@@ -153,7 +153,7 @@ fn dead_path_is_probed_for_days_with_bounded_memory() {
     pair.run(MILLI, |_| false);
     pair.links.iter_mut().for_each(|link| link.config.loss_ppm = 1_000_000);
     pair.run(SECOND * 3600, |_| false);
-    let probes = pair.ends[0].path.statistics().probes;
+    let probes = pair.ends[0].path.counters().probes;
     assert!(probes > 10_000, "{probes}");
     let records = pair.ends[0].path.capacities()[0];
     assert!(records <= 256, "{records}");

@@ -75,7 +75,7 @@ fn acknowledgements_are_rare() {
     pair.run(10 * MILLI, |_| false);
     let (data, acks) = (pair.links[0].sent(), pair.links[1].sent());
     assert!(acks * 12 < data, "{acks} acknowledgements of {data}");
-    assert_eq!(pair.ends[1].path.statistics().acks_alone, acks);
+    assert_eq!(pair.ends[1].path.counters().acks_alone, acks);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::proto::packet::{Filled, PacketEvent, Path, PathConfig, Payload};
+use crate::proto::packet::{Filled, PacketEvent, Path, PathConfig, PayloadSource};
 use crate::wire::packet::{FLAG_ACK, FLAG_ELICITS, FLAG_FLOOR, Packet};
 
 const TEST_TIME: Duration = Duration::from_millis(1000);
@@ -26,7 +26,7 @@ impl Endless {
     }
 }
 
-impl Payload for Endless {
+impl PayloadSource for Endless {
     fn waiting_bytes(&self) -> usize {
         self.bytes
     }

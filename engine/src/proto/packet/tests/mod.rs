@@ -10,7 +10,7 @@ mod traffic;
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::{Filled, PathConfig, Payload};
+use super::{Filled, PathConfig, PayloadSource};
 use crate::proto::sim::LinkConfig;
 use crate::wire::ack::{ACK_BYTES_MAX, AckWriter};
 use crate::wire::packet::{KIND_PACKET, PacketHeader};
@@ -42,7 +42,7 @@ fn ack(cumulative: u64, delay_ns: u64, windows: &[(u64, &[u64])]) -> Vec<u8> {
 /// So many payloads of one byte.
 struct Bytes(u64);
 
-impl Payload for Bytes {
+impl PayloadSource for Bytes {
     fn waiting_bytes(&self) -> usize {
         usize::from(self.0 > 0)
     }

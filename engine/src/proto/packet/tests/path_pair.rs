@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::{Arrival, Path, PathConfig};
+use super::super::{Path, PathConfig, ReplayCheck};
 use super::traffic::{Receiver, Sender};
 use crate::proto::sim::{Events, Link, LinkConfig};
 use crate::wire::packet::{FLAG_ELICITS, FLAG_MTU_PROBE, Packet};
@@ -138,7 +138,7 @@ impl PathPair {
             let packet = Packet::decode(&bytes).expect("paths send valid packets");
             let arrival = end.path.handle_packet(now_ns, &packet).expect("and valid acks");
             let is_payload = !packet.payload.is_empty() && !packet.has(FLAG_MTU_PROBE);
-            if arrival == Arrival::Fresh && is_payload {
+            if arrival == ReplayCheck::Fresh && is_payload {
                 end.receiver.handle_content(now_ns, packet.payload);
             }
             self.spare.push(bytes);
@@ -159,8 +159,8 @@ impl PathPair {
         loop {
             let end = &mut self.ends[at];
             let (_, before, _) = end.path.load();
-            let probes = end.path.statistics().probes;
-            let waits = super::super::Payload::waiting_bytes(&end.sender) > 0;
+            let probes = end.path.counters().probes;
+            let waits = super::super::PayloadSource::waiting_bytes(&end.sender) > 0;
             let lone = if waits {
                 end.path.transmit_lone(now_ns, &mut end.sender, &mut self.out)
             } else {
@@ -172,7 +172,7 @@ impl PathPair {
             let (window, in_flight, _) = end.path.load();
             let datagram = &self.out[..length];
             let elicits = datagram[1] & FLAG_ELICITS != 0;
-            let is_probe = end.path.statistics().probes > probes;
+            let is_probe = end.path.counters().probes > probes;
             assert!(elicits == (in_flight > before), "only ack-eliciting packets are in flight");
             if elicits && !is_probe && before > 0 {
                 assert!(in_flight <= window, "{in_flight} in flight, the window is {window}");
@@ -192,7 +192,7 @@ impl PathPair {
         assert!(in_flight == 0 || due_ns.is_some(), "a timer is armed");
         let rests = end.path.rests_until_ns();
         assert!(due_ns.is_none_or(|due_ns| rests <= due_ns), "{rests}, and is due at {due_ns:?}");
-        let waits = super::super::Payload::waiting_bytes(&end.sender) > 0;
+        let waits = super::super::PayloadSource::waiting_bytes(&end.sender) > 0;
         assert!(!waits || end.path.poll_timeout().is_some(), "payload waits without a timer");
     }
 }

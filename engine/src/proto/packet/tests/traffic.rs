@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::{Filled, PacketEvent, Payload};
+use super::super::{Filled, PacketEvent, PayloadSource};
 
 /// Header of each piece of payload: message, offset.
 const PIECE_HEADER_BYTES: usize = 8;
@@ -149,7 +149,7 @@ impl Sender {
     }
 }
 
-impl Payload for Sender {
+impl PayloadSource for Sender {
     fn waiting_bytes(&self) -> usize {
         let piece = self.again.front().map_or_else(|| self.uncut(), |piece| piece.bytes);
         if piece == 0 { 0 } else { PIECE_HEADER_BYTES + piece as usize }

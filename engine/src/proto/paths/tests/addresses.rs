@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::super::path::Health;
+use super::super::path::PathValidation;
 use super::super::*;
 use super::pair::*;
 
@@ -29,8 +29,7 @@ fn sent_to(net: &Net, to: SocketAddr) -> Vec<Datagram> {
 
 /// Returns the current and the previous destination of the acceptor.
 fn known(net: &Net) -> [SocketAddr; 2] {
-    let path = net.engines[ACCEPTOR].path(0);
-    [path.remote, path.fallback.as_deref().copied().unwrap_or(path.remote)]
+    net.engines[ACCEPTOR].path(0).peer().both()
 }
 
 /// Returns the opener's next message, undelivered.
@@ -64,7 +63,7 @@ fn new_address_is_probed_before_use() {
     net.translated[OPENER] = Some(new);
     net.run_for(5 * MILLI);
     assert_eq!(known(&net), [new, old]);
-    assert!(net.engines[ACCEPTOR].path(0).candidate.is_none());
+    assert!(!net.engines[ACCEPTOR].path(0).peer().has_candidate());
     let moved_ns = net.now_ns();
     net.send_one(ACCEPTOR);
     net.send_one(OPENER);
@@ -145,7 +144,7 @@ fn old_packet_does_not_change_the_address() {
     net.run_for(LATENCY_NS);
     net.deliver_packet(ACCEPTOR, elsewhere(2), &first.bytes);
     net.turn(ACCEPTOR);
-    assert!(net.engines[ACCEPTOR].path(0).candidate.is_none());
+    assert!(!net.engines[ACCEPTOR].path(0).peer().has_candidate());
     assert_eq!(net.engines[ACCEPTOR].paths.dropped().stray, 1);
     assert!(sent_to(&net, elsewhere(2)).is_empty());
     net.deliver_packet(ACCEPTOR, first.from, &first.bytes);
@@ -193,12 +192,12 @@ fn probe_from_unknown_address_is_answered_without_migration() {
     assert!(probe.packet().is_probe());
     net.links[OPENER][0].gate = Gate::Open;
     let (asked_ns, old) = (net.now_ns(), address_of(OPENER, 0));
-    let answered = net.engines[ACCEPTOR].path(0).packets.answered_sent_ns();
+    let answered = net.engines[ACCEPTOR].path(0).packets().answered_sent_ns();
     net.deliver_packet(ACCEPTOR, elsewhere(1), &probe.bytes);
     net.turn(ACCEPTOR);
     assert_eq!(known(&net), [old, old]);
     assert_eq!(net.engines[ACCEPTOR].paths.dropped(), Dropped::default());
-    let path = &net.engines[ACCEPTOR].path(0).packets;
+    let path = net.engines[ACCEPTOR].path(0).packets();
     assert_eq!(path.answered_sent_ns(), answered, "its acknowledgement is ignored");
     let sent: Vec<Datagram> = net.packets(ACCEPTOR, 0, asked_ns).into_iter().cloned().collect();
     assert!(sent.iter().any(|it| it.to == old || it.packet().ack.is_some()), "{sent:?}");
@@ -243,7 +242,9 @@ fn silent_path_probes_both_addresses_alternately() {
     assert_eq!(known(&net), [new, old]);
     net.set_gates(0, Gate::Cut);
     net.send_one(ACCEPTOR);
-    net.run_to(100 * MILLI, |net| net.engines[ACCEPTOR].path(0).health == Health::Silent);
+    net.run_to(100 * MILLI, |net| {
+        net.engines[ACCEPTOR].path(0).validation() == PathValidation::Silent
+    });
     let silent_ns = net.now_ns();
     net.run_for(400 * MILLI);
     let sent = net.packets(ACCEPTOR, 0, silent_ns);
@@ -253,7 +254,9 @@ fn silent_path_probes_both_addresses_alternately() {
     // The NAT mapping is gone; the previous address answers.
     net.translated[OPENER] = None;
     net.set_gates(0, Gate::Open);
-    net.run_to(2000 * MILLI, |net| net.engines[ACCEPTOR].path(0).health == Health::Good);
+    net.run_to(2000 * MILLI, |net| {
+        net.engines[ACCEPTOR].path(0).validation() == PathValidation::Good
+    });
     net.send_one(ACCEPTOR);
     net.send_one(OPENER);
     net.run_for(50 * MILLI);

@@ -2,6 +2,7 @@
 
 use zerocopy::IntoBytes;
 
+use super::super::path::PathId;
 use super::super::*;
 use super::pair::*;
 use crate::wire::packet::{
@@ -137,9 +138,9 @@ fn duplicate_packet_counts_as_repeated() {
     let (mut net, message) = with_message();
     net.deliver_packet(ACCEPTOR, message.from, &message.bytes);
     net.turn(ACCEPTOR);
-    let statistics = |net: &Net| net.engines[ACCEPTOR].path(0).packets.statistics();
+    let statistics = |net: &Net| net.engines[ACCEPTOR].path(0).packets().counters();
     let first = statistics(&net).duplicates;
-    let state = |net: &Net| (net.received(ACCEPTOR), net.engines[ACCEPTOR].paths.segments);
+    let state = |net: &Net| (net.received(ACCEPTOR), net.engines[ACCEPTOR].paths.shared.segments);
     let before = state(&net);
     let old: Vec<Vec<u8>> = net.packets(OPENER, 0, 0).iter().map(|it| it.bytes.clone()).collect();
     for bytes in &old {
@@ -149,7 +150,7 @@ fn duplicate_packet_counts_as_repeated() {
     let expected = only(|it| &mut it.repeated, old.len() as u64);
     assert_eq!(net.engines[ACCEPTOR].paths.dropped(), expected);
     assert_eq!(state(&net), before);
-    assert!(net.engines[ACCEPTOR].paths.to_drain.is_empty());
+    assert!(net.engines[ACCEPTOR].paths.shared.to_drain.is_empty());
     assert_eq!(net.engines[ACCEPTOR].paths.counters().dropped, old.len() as u64);
     net.links[OPENER][0].gate = Gate::Open;
     net.run_for(20 * MILLI);
@@ -236,9 +237,10 @@ fn acceptor_opens_a_path_on_its_first_packet() {
     net.deliver_packet(ACCEPTOR, first.from, &first.bytes);
     assert_eq!(net.engines[ACCEPTOR].paths().count(), 2);
     let met = net.engines[ACCEPTOR].path(OTHER);
-    assert_eq!((met.rail, met.at, met.remote, met.is_held), (1, 1, address_of(OPENER, 1), true));
-    assert_eq!((met.session_id, met.highest), (SESSION, 0));
-    assert_eq!(net.engines[ACCEPTOR].paths.standing_by, 1);
+    let id = PathId { session: SESSION, number: OTHER, rail: 1, at: 1 };
+    assert_eq!((met.id(), met.remote(), met.is_held()), (id, address_of(OPENER, 1), true));
+    assert_eq!(met.highest(), 0);
+    assert_eq!(net.engines[ACCEPTOR].paths.shared.standing_by, 1);
     // It answers, and probes.
     net.set_gates(1, Gate::Open);
     net.run_for(5 * MILLI);

@@ -33,9 +33,9 @@ fn busy() -> Net {
     paths.handle_link(core, now_ns, 1, false);
     paths.ask_all_paths(now_ns, SLOT);
     let engine = &net.engines[ACCEPTOR];
-    assert!(!engine.paths.to_drain.is_empty() && engine.paths.has_timers());
-    assert!(engine.path(0).candidate.is_some() && engine.path(0).has_update);
-    assert_eq!(engine.paths.standing_by, 1);
+    assert!(!engine.paths.shared.to_drain.is_empty() && engine.paths.has_timers());
+    assert!(engine.path(0).peer().has_candidate() && engine.path(0).visits().has_update());
+    assert_eq!(engine.paths.shared.standing_by, 1);
     net
 }
 
@@ -48,8 +48,8 @@ fn closed_session_leaves_no_state_in_its_slot() {
     let Engine { paths, core, memory, .. } = &mut net.engines[ACCEPTOR];
     paths.close(SLOT);
     assert_eq!(format!("{:?}", paths.of(SLOT).unwrap()), format!("{:?}", Paths::default()));
-    assert!(paths.is_empty() && paths.by_session.is_empty());
-    assert_eq!((paths.standing_by, paths.of(SLOT).unwrap().count()), (0, 0));
+    assert!(paths.is_empty() && paths.shared.by_session.is_empty());
+    assert_eq!((paths.shared.standing_by, paths.of(SLOT).unwrap().count()), (0, 0));
     // The counters of its paths remain.
     let after = paths.counters();
     assert_eq!(format!("{after:?}"), format!("{before:?}"));
@@ -58,12 +58,13 @@ fn closed_session_leaves_no_state_in_its_slot() {
     paths.drain(core, memory);
     paths.drain_all(core, memory);
     paths.ask_all_paths(now_ns, SLOT);
-    paths.ask_while_busy(core, now_ns, SLOT);
-    paths.judge_paths(core, now_ns, SLOT);
+    let (closed, session, mut cx) = paths.enter(core, SLOT).unwrap();
+    closed.ask_while_busy(session, &mut cx, now_ns);
+    closed.judge(session, &mut cx, now_ns);
+    closed.compare_deliveries(session, &mut cx, now_ns, Some(OTHER));
     paths.handle_link(core, now_ns, 0, false);
     paths.watch_stream(now_ns, SLOT);
-    paths.compare_deliveries(core, now_ns, SLOT, Some(OTHER));
-    assert!(!paths.prepare_final_ack(SLOT) && paths.to_drain.is_empty());
+    assert!(!paths.prepare_final_ack(SLOT) && paths.shared.to_drain.is_empty());
     assert!(paths.lone_packet(core, SLOT).is_none());
     for index in 0..RAILS {
         let mut room = [0; 2000];
@@ -74,7 +75,7 @@ fn closed_session_leaves_no_state_in_its_slot() {
     assert_eq!((paths.next_timer_ns(), paths.has_timers()), (None, false));
     // Closing again has no effect.
     paths.close(SLOT);
-    assert_eq!(paths.standing_by, 0);
+    assert_eq!(paths.shared.standing_by, 0);
 }
 
 #[test]
@@ -121,12 +122,17 @@ fn session_in_a_reused_slot_starts_afresh() {
         assert_eq!(net.engines[ACCEPTOR].paths().count(), 1);
         assert_eq!(net.engines[ACCEPTOR].paths().stream_at(), 0);
         let path = net.engines[ACCEPTOR].path(0);
-        assert!(path.candidate.is_none() && path.highest == 0 && !path.packets.is_answered());
+        assert!(
+            !path.peer().has_candidate() && path.highest() == 0 && !path.packets().is_answered()
+        );
         net.run_for(20 * MILLI);
         for number in [OPENER, ACCEPTOR] {
             let engine = &net.engines[number];
             assert!(engine.paths().all().all(SessionPath::is_active), "{:?}", engine.paths());
-            assert_eq!((engine.paths.standing_by, engine.paths.by_session.len()), (1, 1));
+            assert_eq!(
+                (engine.paths.shared.standing_by, engine.paths.shared.by_session.len()),
+                (1, 1)
+            );
             net.send_one(number);
         }
         net.run_for(20 * MILLI);
@@ -156,7 +162,7 @@ fn second_session_with_the_same_id_gets_no_path() {
     paths.open_first_path(core, other, 7000, PACKET_BYTES_MAX, false);
     assert_eq!(paths.of(other).unwrap().count(), 0);
     paths.close(other);
-    assert_eq!(paths.by_session.get(&id), Some(&SLOT), "it still belongs to the first one");
+    assert_eq!(paths.shared.by_session.get(&id), Some(&SLOT), "it still belongs to the first one");
     net.send_one(OPENER);
     net.send_one(ACCEPTOR);
     net.run_for(5 * MILLI);

@@ -3,7 +3,7 @@
 mod addresses;
 mod arrivals;
 mod lifetimes;
-mod pair;
+pub(super) mod pair;
 mod primary;
 mod silence;
 mod timers;

@@ -7,16 +7,16 @@ pub(super) use crate::proto::sim::{
 };
 
 /// The engine that opens sessions, and the other one.
-pub(super) const OPENER: usize = 0;
+pub(in crate::proto::paths) const OPENER: usize = 0;
 pub(super) const ACCEPTOR: usize = 1;
 /// The slot of the session at both.
-pub(super) const SLOT: u32 = 0;
+pub(in crate::proto::paths) const SLOT: u32 = 0;
 pub(super) const MILLI: u64 = 1_000_000;
 /// Number of the path between the second rails of both.
 pub(super) const OTHER: u16 = 0x0101;
 
 /// Returns engines with a new session and one path.
-pub(super) fn one_path() -> Net {
+pub(in crate::proto::paths) fn one_path() -> Net {
     let mut net = Net::with_rails(&[0]);
     net.begin(SESSION, 1);
     net
@@ -56,11 +56,9 @@ pub(super) fn fingerprint(net: &Net, number: usize) -> String {
     let mut all =
         format!("{paths:?} {:?} {:?}", engine.core.shared.counters, engine.core.shared.ready);
     for path in paths.all() {
-        let packets = format!("{:?}", path.packets);
-        let seen = (path.highest, &path.candidate, &path.fallback, path.has_asked_back);
-        all += &format!("{packets} {seen:?} {} {}", path.has_update, path.is_held);
+        all += &path.fingerprint();
     }
-    let PathTable { to_drain, timers, standing_by, segments, .. } = &engine.paths;
+    let SharedPathState { to_drain, timers, standing_by, segments, .. } = &engine.paths.shared;
     let received = net.received(number);
     all + &format!("{to_drain:?} {timers:?} {standing_by} {segments} {received:?}")
 }
@@ -72,11 +70,11 @@ impl Engine {
 
     /// Returns the path of a number.
     pub(super) fn path(&self, number: u16) -> &SessionPath {
-        self.paths().all().find(|path| path.number == number).unwrap()
+        self.paths().all().find(|path| path.id().number == number).unwrap()
     }
 
     /// Returns the number of the path that carries segments now.
     pub(super) fn primary(&self) -> Option<u16> {
-        self.paths().primary.as_ref().filter(|path| path.is_open()).map(|path| path.number)
+        self.paths().primary.as_ref().filter(|path| path.is_open()).map(|path| path.id().number)
     }
 }

@@ -48,7 +48,7 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
     let moved_ns = net.run_to(10 * MILLI, |net| primaries(net)[OPENER] == Some(OTHER));
     assert!(moved_ns < 5 * MILLI, "{moved_ns}");
     assert_eq!(reported(&net, OPENER, 0).last().unwrap().0, PathPhase::Suspect);
-    assert!(net.engines[OPENER].path(FIRST).is_held);
+    assert!(net.engines[OPENER].path(FIRST).is_held());
     // Outstanding segments are sent again at once, on the other path.
     net.run_for(3 * LATENCY_NS);
     assert!(payloads(&net, OPENER, 1, cut_ns) > 0);
@@ -61,7 +61,7 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
     assert_eq!(payloads(&net, OPENER, 0, cut_ns + 5 * MILLI), 0);
     assert!(net.packets(OPENER, 0, cut_ns + 5 * MILLI).len() > 2);
     assert!(
-        net.engines[OPENER].path(FIRST).needs_sum && !net.engines[OPENER].path(OTHER).needs_sum
+        net.engines[OPENER].path(FIRST).needs_sum() && !net.engines[OPENER].path(OTHER).needs_sum()
     );
     // It answers again: after several answers it is the first of two equal paths.
     net.set_gates(0, Gate::Open);
@@ -102,12 +102,12 @@ fn duplicates_across_paths_are_delivered_once() {
     net.assert_all_received();
     let late = net.held.iter().filter(|it| it.has_payload()).count();
     assert!(late >= 8, "{late}");
-    let segments = both(&net, |engine| engine.paths.segments);
+    let segments = both(&net, |engine| engine.paths.shared.segments);
     net.set_gates(0, Gate::Open);
     net.release();
     talk(&mut net, 50);
     for (engine, before) in net.engines.iter().zip(segments) {
-        assert!(engine.paths.segments >= before + 50 + 4, "they arrived");
+        assert!(engine.paths.shared.segments >= before + 50 + 4, "they arrived");
     }
     net.run_for(5 * MILLI);
     net.assert_all_received();
@@ -127,7 +127,7 @@ fn rail_without_carrier_is_abandoned_at_once() {
     assert_eq!(engine.primary(), Some(OTHER));
     assert!(engine.paths.is_rail_down(0) && !engine.paths.is_rail_down(1));
     // RR-PATH-8
-    assert!(engine.path(FIRST).needs_sum && !engine.path(OTHER).needs_sum);
+    assert!(engine.path(FIRST).needs_sum() && !engine.path(OTHER).needs_sum());
     net.turn(OPENER);
     assert_eq!(reported(&net, OPENER, 0).last().unwrap(), &(PathPhase::Down, PathCause::NoLink));
     talk(&mut net, 20);

@@ -1,11 +1,11 @@
 //! When segments use a path, and when TCP.
 
-use super::super::path::Health;
+use super::super::path::PathValidation;
 use super::super::*;
 use super::pair::*;
 
-fn health(net: &Net, engine: usize) -> Health {
-    net.engines[engine].path(0).health
+fn health(net: &Net, engine: usize) -> PathValidation {
+    net.engines[engine].path(0).validation()
 }
 
 /// Returns the number of packets with payload that the opener has sent since `since_ns`.
@@ -27,10 +27,13 @@ fn segments_use_tcp_until_the_path_is_acknowledged() {
         net.run_for(MILLI);
     }
     net.assert_all_received();
-    assert!(net.engines[ACCEPTOR].path(0).highest > 0, "probes arrive");
+    assert!(net.engines[ACCEPTOR].path(0).highest() > 0, "probes arrive");
     for engine in [OPENER, ACCEPTOR] {
         assert!(net.engines[engine].by_stream >= 5);
-        assert_eq!((health(&net, engine), net.engines[engine].primary()), (Health::Untried, None));
+        assert_eq!(
+            (health(&net, engine), net.engines[engine].primary()),
+            (PathValidation::Untried, None)
+        );
         let sent = net.packets(engine, 0, began_ns);
         assert!(!sent.is_empty() && sent.iter().all(|it| !it.has_payload() && it.is_summed));
     }
@@ -40,13 +43,13 @@ fn segments_use_tcp_until_the_path_is_acknowledged() {
     assert!(first.packet().ack.is_none());
     net.deliver_packet(OPENER, first.from, &first.bytes);
     net.turn(OPENER);
-    assert_eq!(health(&net, OPENER), Health::Untried);
+    assert_eq!(health(&net, OPENER), PathValidation::Untried);
     net.send_one(OPENER);
     assert_eq!(payloads(&net, 0), 0);
     // After the first answer the path carries segments.
     net.links[ACCEPTOR][0].gate = Gate::Open;
-    net.run_to(1000 * MILLI, |net| health(net, OPENER) == Health::Good);
-    net.run_to(1000 * MILLI, |net| health(net, ACCEPTOR) == Health::Good);
+    net.run_to(1000 * MILLI, |net| health(net, OPENER) == PathValidation::Good);
+    net.run_to(1000 * MILLI, |net| health(net, ACCEPTOR) == PathValidation::Good);
     let (good_ns, by_stream) = (net.now_ns(), net.engines[OPENER].by_stream);
     net.send_one(OPENER);
     let sent = net.packets(OPENER, 0, good_ns);
@@ -81,7 +84,7 @@ fn probe_from_the_peer_triggers_another_probe() {
     assert_eq!(sent.iter().filter(|it| it.packet().is_probe()).count(), 1);
     net.run_for(4 * LATENCY_NS);
     for engine in [OPENER, ACCEPTOR] {
-        assert_eq!(health(&net, engine), Health::Good);
+        assert_eq!(health(&net, engine), PathValidation::Good);
     }
 }
 
@@ -101,7 +104,8 @@ fn silent_path_only_probes_until_answered() {
         net.send_one(OPENER);
     }
     assert!(payloads(&net, cut_ns) > 0);
-    let silent_after_ns = net.run_to(20 * MILLI, |net| health(net, OPENER) == Health::Silent);
+    let silent_after_ns =
+        net.run_to(20 * MILLI, |net| health(net, OPENER) == PathValidation::Silent);
     assert!(silent_after_ns > MILLI, "{silent_after_ns}");
     // All outstanding segments are sent again by TCP.
     assert!(net.engines[OPENER].by_stream > before);
@@ -121,7 +125,7 @@ fn silent_path_only_probes_until_answered() {
     // RR-PATH-8: a device on the path may require checksums.
     assert!(sent.iter().all(|it| it.is_summed));
     net.set_gates(0, Gate::Open);
-    net.run_to(3000 * MILLI, |net| health(net, OPENER) == Health::Good);
+    net.run_to(3000 * MILLI, |net| health(net, OPENER) == PathValidation::Good);
     let (good_ns, by_stream) = (net.now_ns(), net.engines[OPENER].by_stream);
     net.send_one(OPENER);
     assert!(payloads(&net, good_ns) > 0);
@@ -143,16 +147,20 @@ fn duplicates_from_path_and_tcp_are_delivered_once() {
     }
     net.send_one(OPENER);
     net.send_one(OPENER);
-    net.run_to(100 * MILLI, |net| health(net, OPENER) == Health::Silent);
+    net.run_to(100 * MILLI, |net| health(net, OPENER) == PathValidation::Silent);
     net.run_for(2 * STREAM_NS);
     net.assert_all_received();
     net.set_gates(0, Gate::Open);
-    let segments = net.engines[ACCEPTOR].paths.segments;
+    let segments = net.engines[ACCEPTOR].paths.shared.segments;
     net.release();
     net.run_for(10 * MILLI);
-    assert!(net.engines[ACCEPTOR].paths.segments > segments, "they arrived");
+    assert!(net.engines[ACCEPTOR].paths.shared.segments > segments, "they arrived");
     net.assert_all_received();
-    assert_eq!(health(&net, OPENER), Health::Good, "a late acknowledgement is an answer, too");
+    assert_eq!(
+        health(&net, OPENER),
+        PathValidation::Good,
+        "a late acknowledgement is an answer, too"
+    );
 }
 
 /// RR-PATH-3: five timeouts, not one lost packet.
@@ -165,12 +173,12 @@ fn few_lost_probes_do_not_silence_a_path() {
     for _ in 0..20 {
         net.set_gates(0, Gate::Cut);
         net.send_one(OPENER);
-        let probes = |net: &Net| net.engines[OPENER].path(0).packets.load().2;
+        let probes = |net: &Net| net.engines[OPENER].path(0).packets().load().2;
         net.run_to(50 * MILLI, |net| probes(net) == 3);
-        assert_eq!(health(&net, OPENER), Health::Good);
+        assert_eq!(health(&net, OPENER), PathValidation::Good);
         net.set_gates(0, Gate::Open);
         net.run_for(20 * MILLI);
-        assert_eq!((health(&net, OPENER), probes(&net)), (Health::Good, 0));
+        assert_eq!((health(&net, OPENER), probes(&net)), (PathValidation::Good, 0));
     }
     assert_eq!(net.engines[OPENER].by_stream, 0);
     net.assert_all_received();
@@ -192,10 +200,10 @@ fn driver_without_datagrams_uses_tcp_and_the_next_driver_probes() {
     assert!(payloads(&net, off_ns) == 0 && net.engines[OPENER].by_stream >= 3);
     let Engine { core, paths, .. } = &mut net.engines[OPENER];
     paths.resume(core, Some(PACKET_BYTES_MAX));
-    assert_eq!(health(&net, OPENER), Health::Silent);
+    assert_eq!(health(&net, OPENER), PathValidation::Silent);
     net.transmit_path(OPENER, PRIMARY);
     net.run_for(5 * MILLI);
-    assert_eq!(health(&net, OPENER), Health::Good);
+    assert_eq!(health(&net, OPENER), PathValidation::Good);
     // A driver without datagrams, or with shorter ones than agreed on.
     for bytes_max in [None, Some(PACKET_BYTES_MAX - 1)] {
         let Engine { core, paths, .. } = &mut net.engines[OPENER];
@@ -230,8 +238,8 @@ fn late_turn_defers_loss_timers_until_drained() {
     let (mut net, answer) = overdue();
     let sent = net.log.len();
     let probes = |net: &Net| {
-        let packets = &net.engines[OPENER].path(0).packets;
-        (packets.load().2, packets.statistics().probes)
+        let packets = net.engines[OPENER].path(0).packets();
+        (packets.load().2, packets.counters().probes)
     };
     let before = probes(&net);
     for _ in 0..3 {
@@ -256,7 +264,7 @@ fn drained_late_turn_fires_timers() {
         let (mut net, _) = overdue();
         let sent = net.log.len();
         net.fire(OPENER, (late_ns, is_drained));
-        assert_eq!(net.engines[OPENER].path(0).packets.load().2, 1);
+        assert_eq!(net.engines[OPENER].path(0).packets().load().2, 1);
         assert_eq!(net.log.len(), sent + 1, "a probe was sent");
     }
 }

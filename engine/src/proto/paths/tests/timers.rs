@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::super::path::PathId;
 use super::super::*;
 use super::pair::{MILLI, address_of, keys_of};
 use crate::proto::core::{Config, Core};
 use crate::proto::keys::LaneKeys;
 use crate::proto::packet::{Path, PathConfig};
-use crate::proto::sim::Memory;
+use crate::proto::sim::{Memory, locator};
 
 const SESSIONS: u32 = 4;
 /// Limit on stale entries beyond the number of valid ones.
@@ -70,9 +71,13 @@ struct TimedPaths {
 
 impl TimedPaths {
     fn new() -> Self {
+        let mut core = Core::new(1, Config::for_tests());
+        for engine in 0..SESSIONS {
+            core.insert_peer(2 + u64::from(engine), locator(), 0).unwrap();
+        }
         Self {
             table: PathTable::default(),
-            core: Core::new(1, Config::for_tests()),
+            core,
             memory: Memory::default(),
             keys: keys_of(1).path(0, true),
             wanted: BTreeMap::new(),
@@ -87,17 +92,17 @@ impl TimedPaths {
         self.table.begin(session, 0);
         let id = self.next_id;
         self.next_id += 1;
-        self.table.by_session.insert(id, session);
+        self.table.shared.by_session.insert(id, session);
         for number in 0..paths as u16 {
             let packets = Path::new(PathConfig::default());
-            let mut path = SessionPath::new(packets, self.keys.clone(), address_of(0, 0));
-            (path.session_id, path.number) = (id, number);
+            let id = PathId { session: id, number, ..PathId::default() };
+            let path = SessionPath::new(packets, self.keys.clone(), id, address_of(0, 0), false);
             let all = self.table.of_mut(session);
             match number {
                 0 => all.primary = Some(Box::new(path)),
                 _ => all.standby.push(Box::new(path)),
             }
-            self.table.standing_by += usize::from(number > 0);
+            self.table.shared.standing_by += usize::from(number > 0);
         }
     }
 
@@ -107,11 +112,10 @@ impl TimedPaths {
     }
 
     fn wake(&mut self, session: u32, index: Index, at_ns: u64) {
-        let PathTable { by_slot, timers, .. } = &mut self.table;
-        let paths = by_slot.get_mut(session as usize);
-        let Some(path) = paths.and_then(|paths| paths.get_mut(index)) else { return };
-        path.wake_at(at_ns, session, timers);
-        let wanted = self.wanted.entry((session, path.number)).or_insert(u64::MAX);
+        let Some((paths, shared)) = self.table.entry(session) else { return };
+        let Some(path) = paths.get_mut(index) else { return };
+        path.visits_mut().wake_at(at_ns, session, &mut shared.timers);
+        let wanted = self.wanted.entry((session, path.id().number)).or_insert(u64::MAX);
         *wanted = (*wanted).min(at_ns.max(self.served_ns));
     }
 
@@ -127,7 +131,7 @@ impl TimedPaths {
             let timeout = Timeout { at_ns, now_ns, late_ns: 0, is_drained: true };
             for index in 0..table.of(session).map_or(0, Paths::count) {
                 if table.handle_timeout(core, (session, index), timeout, memory) {
-                    let number = table.of(session).unwrap().get(index).unwrap().number;
+                    let number = table.of(session).unwrap().get(index).unwrap().id().number;
                     assert_eq!(wanted.remove(&(session, number)), Some(at_ns));
                 }
             }
@@ -136,13 +140,13 @@ impl TimedPaths {
         let missed: Vec<_> = wanted.iter().filter(|&(_, &at_ns)| at_ns <= now_ns).collect();
         assert!(missed.is_empty(), "{missed:?}");
         let standing: usize = table.by_slot.iter().map(Paths::count).sum();
-        assert!(table.timers.len() <= 2 * standing + STALE_MAX);
+        assert!(table.shared.timers.len() <= 2 * standing + STALE_MAX);
     }
 
     fn check(&mut self) {
         assert_eq!(self.table.next_timer_ns(), self.wanted.values().copied().min());
         let standing: usize = self.table.by_slot.iter().map(|paths| paths.standby.len()).sum();
-        assert_eq!(self.table.standing_by, standing);
+        assert_eq!(self.table.shared.standing_by, standing);
     }
 
     fn carry_out(&mut self, step: Step) {

@@ -3,10 +3,9 @@
 //! packet, where none is missing and none was lost. It has the same effects as the general path,
 //! and leaves all other packets to that, unchanged.
 
-use super::loss::PROBE_SLACK_NS;
-use super::path::{PATIENCE_PROBES, Path};
-use super::received::Wants;
-use super::sent::Purpose;
+use super::super::received::Wants;
+use super::super::sent::Purpose;
+use super::Path;
 use crate::wire::ack::{Ack, Words};
 use crate::wire::packet::{Packet, expand};
 
@@ -69,8 +68,7 @@ impl Path {
         self.late_ns = late_ns;
         // Packets outstanding now may have been sent long after that acknowledgement arrived.
         if let Some(oldest) = self.sent.oldest() {
-            let sent_at_ns = self.sent.record(oldest).sent_at_ns;
-            self.unanswered_since_ns = self.unanswered_since_ns.max(sent_at_ns);
+            self.timer.note_oldest(self.sent.record(oldest).sent_at_ns);
         }
     }
 
@@ -99,7 +97,7 @@ impl Path {
             if !self.may_defer(&ack, packet) || cumulative > self.sent.next() {
                 return false;
             }
-            self.peer_cumulative = self.peer_cumulative.max(cumulative);
+            self.acks.note_cumulative(cumulative);
             self.defer_ack(now_ns, ack.delay_ns(), cumulative);
         } else {
             self.apply_deferred_ack();
@@ -129,25 +127,22 @@ impl Path {
         }
         let record = self.sent.acknowledge(number);
         self.handle_acked(now_ns, number, &record);
-        if self.highest_acked.is_none_or(|highest| number > highest) {
-            self.highest_acked = Some(number);
+        if self.acks.note_number(number) {
             let long = record.bytes as usize * 2 >= self.mtu.current();
             let raw_ns = now_ns.saturating_sub(record.sent_at_ns);
             if let Some(delay_ns) = delay_ns {
                 self.handle_sample(now_ns, raw_ns, delay_ns, long);
             }
         }
-        self.loss.handle_progress();
-        self.probes_due = 0;
-        self.unanswered_since_ns = now_ns;
         // A packet is lost only if a later one is acknowledged: this was the oldest.
-        self.lost_at_ns = None;
-        if self.sent.count() > 0 && self.highest_acked != Some(number) {
+        self.loss.handle_progress();
+        self.timer.handle_answer(now_ns);
+        if self.sent.count() > 0 && self.acks.highest() != Some(number) {
             self.find_losses(now_ns, false, record.sent_at_ns);
         }
-        self.acked_sent_ns = self.acked_sent_ns.max(record.sent_at_ns);
+        self.acks.note_sent_at(record.sent_at_ns);
         self.sent.advance_floor();
-        let highest = self.highest_acked.unwrap_or(number);
+        let highest = self.acks.highest().unwrap_or(number);
         if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {
             self.loss.handle_round();
         }
@@ -158,17 +153,13 @@ impl Path {
     /// Returns a time before which no turn is due, at less cost than [`Self::poll_timeout`].
     #[inline]
     pub(crate) fn rests_until_ns(&self) -> u64 {
-        if self.paced_until_ns.is_some() || self.lost_at_ns.is_some() || self.loss.probes() > 0 {
+        let is_timed = self.pacer.holds_until_ns().is_some() || self.timer.expects_loss();
+        if is_timed || self.loss.probes() > 0 {
             return 0;
         }
-        // No probe is due sooner than this, whatever the round trip.
-        let least_ns = PROBE_SLACK_NS;
         let lost_ns = match self.sent.count() {
             0 => u64::MAX,
-            _ => {
-                let patience_ns = self.unanswered_since_ns + PATIENCE_PROBES * least_ns;
-                patience_ns.min(self.asked_at_ns + least_ns)
-            }
+            _ => self.timer.rests_until_ns(),
         };
         lost_ns.min(self.received.due_ns().unwrap_or(u64::MAX))
     }

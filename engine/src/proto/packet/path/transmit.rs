@@ -2,8 +2,8 @@
 
 use zerocopy::IntoBytes;
 
-use super::path::Path;
-use super::sent::{Purpose, Record};
+use super::super::sent::{Purpose, Record};
+use super::Path;
 use crate::wire::ack::ACK_BYTES_MAX;
 use crate::wire::packet::{
     FLAG_ACK, FLAG_ACK_NOW, FLAG_ELICITS, FLAG_FLOOR, FLAG_MTU_PROBE, FLOOR_BYTES, KIND_PACKET,
@@ -29,7 +29,7 @@ pub(crate) struct Filled {
 }
 
 /// Source of payload. The path calls it when there is space in the window.
-pub(crate) trait Payload {
+pub(crate) trait PayloadSource {
     /// Returns the length of the next packet's payload, in bytes; 0 if nothing waits.
     fn waiting_bytes(&self) -> usize;
 
@@ -77,17 +77,16 @@ impl Path {
     pub(crate) fn poll_transmit(
         &mut self,
         now_ns: u64,
-        payload: &mut impl Payload,
+        payload: &mut impl PayloadSource,
         out: &mut [u8],
     ) -> Option<(usize, u64)> {
         debug_assert!(out.len() >= self.config.datagram_bytes_max, "the longest datagram fits");
-        if self.probes_due > 0 || self.is_filling() {
+        if self.is_probing() || self.is_filling() {
             self.apply_deferred_ack();
         }
         self.make_room(now_ns);
-        self.paced_until_ns = None;
-        if self.probes_due > 0 {
-            self.probes_due -= 1;
+        self.pacer.release();
+        if self.timer.take_probe() {
             return Some(self.send_probe(now_ns, payload, out));
         }
         if let Some(sent) = self.send_mtu_probe(now_ns, out) {
@@ -112,13 +111,13 @@ impl Path {
     pub(crate) fn transmit_lone(
         &mut self,
         now_ns: u64,
-        payload: &mut impl Payload,
+        payload: &mut impl PayloadSource,
         out: &mut [u8],
     ) -> Option<(usize, u64)> {
         let bytes = payload.waiting_bytes();
         let overhead = PACKET_HEADER_BYTES + FLOOR_BYTES + ACK_BYTES_MAX + self.config.tag_bytes;
         let (datagram, in_flight) = (self.mtu.current(), self.sent.bytes_in_flight());
-        let is_common = self.probes_due == 0
+        let is_common = !self.is_probing()
             && !self.sent.has_lost()
             && !self.is_filling()
             && bytes + overhead <= datagram
@@ -128,7 +127,7 @@ impl Path {
         if !is_common || !shortcut!("a common packet") {
             return None;
         }
-        self.paced_until_ns = None;
+        self.pacer.release();
         if in_flight == 0 {
             self.pacer.rest();
         }
@@ -173,7 +172,7 @@ impl Path {
         let mut lead = Lead { bytes: PACKET_HEADER_BYTES, flags: 0 };
         // Numbers of ack-only packets are complete as soon as they are assigned.
         let floor = self.sent.floor();
-        if floor > self.peer_cumulative {
+        if floor > self.acks.cumulative() {
             out[lead.bytes..lead.bytes + FLOOR_BYTES]
                 .copy_from_slice(&(floor as u32).to_le_bytes());
             lead.bytes += FLOOR_BYTES;
@@ -225,13 +224,10 @@ impl Path {
             session: self.config.session.into(),
         };
         out[..PACKET_HEADER_BYTES].copy_from_slice(header.as_bytes());
-        self.statistics.sent += 1;
+        self.counters.sent += 1;
         if purpose != Purpose::Ack {
-            if self.sent.count() == 1 {
-                self.unanswered_since_ns = now_ns;
-            }
-            self.asked_at_ns = now_ns;
-            self.asked_at_once = flags & FLAG_ACK_NOW != 0;
+            let is_only = self.sent.count() == 1;
+            self.timer.handle_sent(now_ns, is_only, flags & FLAG_ACK_NOW != 0);
         }
         (bytes, number)
     }
@@ -242,14 +238,14 @@ impl Path {
         if lead.flags & FLAG_ACK == 0 {
             return None;
         }
-        self.statistics.acks_alone += 1;
+        self.counters.acks_alone += 1;
         Some(self.seal(now_ns, lead.bytes, lead.flags, Purpose::Ack, 0, out))
     }
 
     /// RR-PKT-7
     fn send_ack(&mut self, now_ns: u64, out: &mut [u8]) -> (usize, u64) {
         let lead = self.lead(now_ns, true, out);
-        self.statistics.acks_alone += 1;
+        self.counters.acks_alone += 1;
         self.seal(now_ns, lead.bytes, lead.flags, Purpose::Ack, 0, out)
     }
 
@@ -258,15 +254,15 @@ impl Path {
     fn send_probe(
         &mut self,
         now_ns: u64,
-        payload: &mut impl Payload,
+        payload: &mut impl PayloadSource,
         out: &mut [u8],
     ) -> (usize, u64) {
-        self.statistics.probes += 1;
+        self.counters.probes += 1;
         let lead = self.lead(now_ns, false, out);
         let is_short = self.loss.probes() >= SHORT_PROBES_FROM;
         let length = if is_short { self.mtu.least() } else { self.mtu.current() };
         let room = &mut out[lead.bytes..length - self.config.tag_bytes];
-        let filled = match self.sent.newest_payload(self.probes_due as usize) {
+        let filled = match self.sent.newest_payload(self.timer.probes_due() as usize) {
             Some(record) => payload.fill_again(record.token, room),
             None if payload.waiting_bytes() > 0 => payload.fill(room),
             None => None,
@@ -305,7 +301,7 @@ impl Path {
     fn send_payload(
         &mut self,
         now_ns: u64,
-        payload: &mut impl Payload,
+        payload: &mut impl PayloadSource,
         waiting_bytes: usize,
         out: &mut [u8],
     ) -> Option<(usize, u64)> {
@@ -321,7 +317,7 @@ impl Path {
         }
         if self.sent.room() <= NUMBERS_KEPT {
             // By then the packet at the floor is acknowledged, lost or forgotten.
-            self.paced_until_ns = Some(now_ns + self.remember_ns());
+            self.pacer.hold_until(now_ns + self.remember_ns());
             return None;
         }
         if in_flight == 0 {
@@ -332,8 +328,7 @@ impl Path {
             if !self.pacer.is_in_use() && self.rtt.is_measured() {
                 self.set_pace(now_ns);
             }
-            self.paced_until_ns = self.pacer.wait_until_ns(now_ns, length);
-            if self.paced_until_ns.is_some() {
+            if self.pacer.wait_until_ns(now_ns, length).is_some() {
                 return None;
             }
         }

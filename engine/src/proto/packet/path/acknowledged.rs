@@ -1,9 +1,9 @@
 //! Acknowledgement processing for sent packets: which arrived, and which are lost.
 
-use super::loss::Loss;
-use super::numbers::{WORD, numbers};
-use super::path::{PacketEvent, Path};
-use super::sent::{Purpose, Record};
+use super::super::loss::Loss;
+use super::super::numbers::{WORD, numbers};
+use super::super::sent::{Purpose, Record};
+use super::{PacketEvent, Path};
 use crate::wire::ack::{Ack, Words};
 use crate::wire::packet::{PacketError, expand};
 
@@ -54,8 +54,7 @@ impl Path {
             self.sent.advance_floor();
             return;
         };
-        if self.highest_acked.is_none_or(|highest| number > highest) {
-            self.highest_acked = Some(number);
+        if self.acks.note_number(number) {
             let long = self.sent.record(number).bytes as usize * 2 >= self.mtu.current();
             let raw_ns = now_ns.saturating_sub(sent_at_ns);
             if let Some(delay_ns) = delay_ns {
@@ -64,13 +63,12 @@ impl Path {
         }
         if newly_acked.is_answered {
             self.loss.handle_progress();
-            self.probes_due = 0;
-            self.unanswered_since_ns = now_ns;
+            self.timer.handle_answer(now_ns);
         }
         self.find_losses(now_ns, false, newly_acked.sent_from_ns);
-        self.acked_sent_ns = self.acked_sent_ns.max(sent_at_ns);
+        self.acks.note_sent_at(sent_at_ns);
         self.sent.advance_floor();
-        let highest = self.highest_acked.unwrap_or(number);
+        let highest = self.acks.highest().unwrap_or(number);
         if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {
             self.loss.handle_round();
         }
@@ -99,10 +97,10 @@ impl Path {
         for number in numbers(word, bits & lost) {
             let record = *self.sent.record(number);
             self.sent.forgive(number);
-            let highest = self.highest_acked.unwrap_or(number).max(number);
+            let highest = self.acks.highest().unwrap_or(number).max(number);
             let age_ns = now_ns.saturating_sub(record.sent_at_ns);
             self.loss.handle_spurious(number, highest, age_ns, &self.rtt);
-            self.statistics.spurious += 1;
+            self.counters.spurious += 1;
             if record.purpose == Purpose::Payload {
                 self.congestion.handle_spurious(number);
             }
@@ -155,8 +153,8 @@ impl Path {
     /// Detects losses by count and, if requested, by time. Only packets sent before `acked_from_ns`
     /// can be part of a persistent congestion period.
     pub(super) fn find_losses(&mut self, now_ns: u64, by_time: bool, acked_from_ns: u64) {
-        self.lost_at_ns = None;
-        let Some(highest) = self.highest_acked else { return };
+        self.timer.expect_loss(None);
+        let Some(highest) = self.acks.highest() else { return };
         debug_assert!(highest < self.sent.next(), "only sent packets are acknowledged");
         let delay_ns = self.loss.delay_ns(&self.rtt);
         let (mut first_ns, mut last_ns) = (u64::MAX, 0);
@@ -167,12 +165,12 @@ impl Path {
             let is_lost_by_time = by_time && due_ns <= now_ns;
             if !is_lost_by_time && !self.loss.is_lost_by_count(number, highest) {
                 // Later packets were sent later: they are not lost either.
-                self.lost_at_ns = Some(due_ns);
+                self.timer.expect_loss(Some(due_ns));
                 break;
             }
             let record = self.sent.lose(number, now_ns);
             self.handle_lost(now_ns, number, &record);
-            if sent_at_ns > self.acked_sent_ns && sent_at_ns < acked_from_ns {
+            if sent_at_ns > self.acks.sent_ns() && sent_at_ns < acked_from_ns {
                 first_ns = first_ns.min(sent_at_ns);
                 last_ns = last_ns.max(sent_at_ns);
             }
@@ -185,7 +183,7 @@ impl Path {
     }
 
     pub(super) fn handle_lost(&mut self, now_ns: u64, number: u64, record: &Record) {
-        self.statistics.lost += 1;
+        self.counters.lost += 1;
         match record.purpose {
             Purpose::MtuProbe => self.mtu.handle_probe_lost(record.bytes as usize, now_ns),
             Purpose::Payload => {
