@@ -9,7 +9,7 @@ use super::options::{ReceiveOptions, SendOptions};
 use crate::memory::Shape;
 use crate::progress::engine::Engine;
 use crate::progress::leave::LET_GO;
-use crate::progress::post::{Memory, Posted, Refused};
+use crate::progress::post::{Memory, PostResult, Refused};
 use crate::types::{Envelope, Error, Peer, Selector, Status, TimeOut, TimeOutOutcome};
 
 impl<M: Attached> Endpoint<M> {
@@ -63,7 +63,7 @@ impl<M: Attached> Endpoint<M> {
         let called = BlockingCall { aborted: TimeOutOutcome::MessageLost, ..called };
         self.block_on(options.timeout, called, |engine| {
             let memory = Memory { buffer: None, shape };
-            engine.start_receive(&request, memory).map(Posted::Pending)
+            engine.start_receive(&request, memory).map(PostResult::Pending)
         })
     }
 
@@ -74,15 +74,15 @@ impl<M: Attached> Endpoint<M> {
         &self,
         timeout: Option<Duration>,
         called: BlockingCall,
-        post: impl FnOnce(&M::Engine) -> Result<Posted<<M::Engine as EngineRef>::Handle>, Refused>,
+        post: impl FnOnce(&M::Engine) -> Result<PostResult<<M::Engine as EngineRef>::Handle>, Refused>,
     ) -> Result<Status, Error> {
         let engine = &self.open().engine;
         let mut deadline = deadline_of(timeout);
         // From here on the engine may hold the caller's memory, also while a panic unwinds.
         let borrowed = Borrowed;
         let result = match post(engine) {
-            Ok(Posted::Sent(status, _)) => Ok(status),
-            Ok(Posted::Pending(handle)) => {
+            Ok(PostResult::Sent(status, _)) => Ok(status),
+            Ok(PostResult::Pending(handle)) => {
                 let mut late = None;
                 loop {
                     match engine.wait_for_outcome(&handle, deadline) {

@@ -19,7 +19,7 @@ use crate::driver::traits::{
 use crate::forks::OwnerProcess;
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
-use crate::progress::datagram::{Datagrams, window_bytes};
+use crate::progress::datagram::{EngineDatagrams, window_bytes};
 use crate::progress::engine::{EngineParts, EngineState, LoopConfig};
 use crate::progress::shared_engine::DomainEngines;
 use crate::progress::statistics::{Publisher, Reports};
@@ -251,15 +251,15 @@ impl Domain {
         let are_bound = has_several || settings.listen_address().is_some();
         let rails = if are_bound { selection.rails.clone() } else { Vec::new() };
         let datagrams = match settings.control_lane() {
-            ControlLane::Tcp => Datagrams::default(),
+            ControlLane::Tcp => EngineDatagrams::default(),
             ControlLane::Xdp => {
                 let taken = |error| Error::system("control_lane = xdp", error);
                 let (socket, port) = bound(bound_to).map_err(taken)?;
-                Datagrams::new(socket, port, longest, true)
+                EngineDatagrams::new(socket, port, longest, true)
             }
             ControlLane::Udp | ControlLane::Auto => match bound(bound_to) {
-                Ok((socket, port)) => Datagrams::new(socket, port, longest, false),
-                Err(error) => Datagrams::refused(&error),
+                Ok((socket, port)) => EngineDatagrams::new(socket, port, longest, false),
+                Err(error) => EngineDatagrams::refused(&error),
             },
         };
         // From the kernel: what this process has is the same in all children of `fork`, and two
@@ -483,7 +483,7 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
 /// Bytes of bulk data that may be on their way to an engine in datagrams, as far as its socket has
 /// room for them, which charges itself with up to twice the bytes of its datagrams. Frames, once
 /// they are up, have room of their own.
-fn socket_window_bytes(datagrams: &Datagrams) -> u64 {
+fn socket_window_bytes(datagrams: &EngineDatagrams) -> u64 {
     let buffers = datagrams.socket().ok().and_then(|socket| driver::udp::buffers(socket).ok());
     buffers.map_or(0, |(receive_bytes, _)| window_bytes(receive_bytes / 2))
 }

@@ -10,7 +10,7 @@ use super::domain::Domain;
 use super::engine_ref::EngineRef;
 use super::events::EventQueue;
 use super::hints::Hints;
-use super::mode::{Attached, Open, Owned, Queues, Shared};
+use super::mode::{Attached, EndpointParts, Owned, Queues, Shared};
 use super::queues::CompletionQueue;
 use crate::driver::traits::{Driver, LaneKey};
 use crate::driver::{self, AnyDriver, ArenaRange, DriverChoice};
@@ -303,17 +303,17 @@ impl<M: Attached> Endpoint<M> {
         // Puts with remote data of peers are reported there.
         let queue = <M::Engine as EngineRef>::number_of(&queues.receive);
         engine.with(|engine| engine.state.completions.regions.set_queue(number, Some(queue)));
-        Self { domain, mode: M::new(Open::new(engine, number, queues, hints)) }
+        Self { domain, mode: M::new(EndpointParts::new(engine, number, queues, hints)) }
     }
 
     #[inline]
-    pub(super) fn open(&self) -> &Open<M::Engine> {
+    pub(super) fn open(&self) -> &EndpointParts<M::Engine> {
         self.mode.open()
     }
 
     /// Returns the address at which peers reach this endpoint.
     pub fn address(&self) -> Address {
-        let Open { engine, number, .. } = self.open();
+        let EndpointParts { engine, number, .. } = self.open();
         engine.with(|engine| engine.state.address(*number))
     }
 
@@ -411,12 +411,12 @@ impl Endpoint<Owned> {
             return Err((self, Error::misuse(text)));
         }
         let Self { domain, mode } = self;
-        let Open { engine, number, queues, hints, sleeper, guard } = mode.0;
+        let EndpointParts { engine, number, queues, hints, sleeper, guard } = mode.0;
         let engine = match Rc::try_unwrap(engine) {
             // Its guard finds nothing to close.
             Ok(engine) => engine.into_engine(),
             Err(engine) => {
-                let mode = Owned(Open { engine, number, queues, hints, sleeper, guard });
+                let mode = Owned(EndpointParts { engine, number, queues, hints, sleeper, guard });
                 return Err((Self { domain, mode }, Error::misuse("the engine is in use")));
             }
         };
@@ -428,7 +428,8 @@ impl Endpoint<Owned> {
                 Ok(Endpoint { domain, mode: Detached { state, sockets } })
             }
             Err((engine, error)) => {
-                let open = Open::new(Rc::new(EngineCell::again(engine)), number, queues, hints);
+                let open =
+                    EndpointParts::new(Rc::new(EngineCell::again(engine)), number, queues, hints);
                 // Operations on borrowed memory are still outstanding.
                 if guard.has_borrowed() {
                     open.guard.note_borrowed();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::progress::completions::{PostedTo, ReceiveMemory};
 use crate::progress::engine::Engine;
-use crate::progress::post::{Memory, Posted, Refused};
+use crate::progress::post::{Memory, PostResult, Refused};
 use crate::progress::wait_object::WaitObject;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
@@ -126,7 +126,7 @@ pub trait EngineRef: Clone {
         request: &SendRequest,
         memory: Memory,
         more: bool,
-    ) -> Result<Posted<Self::Handle>, Refused>;
+    ) -> Result<PostResult<Self::Handle>, Refused>;
 
     /// Posts a receive with a handle.
     fn start_receive(
@@ -152,7 +152,7 @@ pub trait EngineRef: Clone {
         memory: Memory,
         more: bool,
         flushed_to: PostedTo<&Self::Queue>,
-    ) -> Result<Posted<Self::Handle>, Refused>;
+    ) -> Result<PostResult<Self::Handle>, Refused>;
 
     /// Posts a put of a copy of `bytes`, of which only a failure is reported.
     fn inject_put(

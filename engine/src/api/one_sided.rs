@@ -11,7 +11,7 @@ use super::region::RemoteAddress;
 use super::send::refused;
 use crate::memory::{Buffer, RawSpan, Shape, raw_shape};
 use crate::progress::completions::PostedTo;
-use crate::progress::post::{Memory, Posted};
+use crate::progress::post::{Memory, PostResult};
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::types::{AtomicOp, Datatype, Envelope, Error, Failed, OperationId, Peer, Status};
@@ -159,8 +159,10 @@ impl<M: Attached> Endpoint<M> {
         let engine = &self.open().engine;
         let to = self.ends_at(options);
         match engine.start_one_sided(request, memory, options.more, to).map_err(refused)? {
-            Posted::Pending(handle) => Ok(Operation::pending(engine.clone(), handle)),
-            Posted::Sent(..) => unreachable!("an operation on memory is posted with its handle"),
+            PostResult::Pending(handle) => Ok(Operation::pending(engine.clone(), handle)),
+            PostResult::Sent(..) => {
+                unreachable!("an operation on memory is posted with its handle")
+            }
         }
     }
 

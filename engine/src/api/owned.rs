@@ -10,7 +10,7 @@ use super::engine_ref::EngineRef;
 use crate::progress::caretaker::EngineCell;
 use crate::progress::completions::{PostedTo, ReceiveMemory, outcome_of};
 use crate::progress::engine::Engine;
-use crate::progress::post::{Memory, Posted, Refused};
+use crate::progress::post::{Memory, PostResult, Refused};
 use crate::progress::wait_object::WaitObject;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
@@ -151,7 +151,7 @@ impl EngineRef for Rc<EngineCell> {
         request: &SendRequest,
         memory: Memory,
         more: bool,
-    ) -> Result<Posted, Refused> {
+    ) -> Result<PostResult, Refused> {
         match self.enter() {
             Ok(mut engine) => engine.start_send(request, memory, more, None),
             Err(error) => Err((error, memory)),
@@ -184,7 +184,7 @@ impl EngineRef for Rc<EngineCell> {
         memory: Memory,
         more: bool,
         flushed_to: PostedTo<&u32>,
-    ) -> Result<Posted, Refused> {
+    ) -> Result<PostResult, Refused> {
         match self.enter() {
             Ok(mut engine) => engine.start_one_sided(request, memory, more, here(flushed_to), None),
             Err(error) => Err((error, memory)),

@@ -7,7 +7,7 @@ use super::operation::Operation;
 use super::options::SendOptions;
 use crate::memory::{Buffer, RawSpan, raw_shape};
 use crate::progress::completions::PostedTo;
-use crate::progress::post::{Memory, Posted, Refused};
+use crate::progress::post::{Memory, PostResult, Refused};
 use crate::proto::effects::CompletionLevel;
 use crate::proto::send::SendRequest;
 use crate::types::{Completed, Envelope, Error, Failed, OperationId, Peer};
@@ -54,11 +54,11 @@ impl<M: Attached> Endpoint<M> {
         let engine = &self.open().engine;
         let posted = engine.start_send(&request, memory, options.more).map_err(refused)?;
         Ok(match posted {
-            Posted::Sent(status, buffer) => Operation::ready(Completed {
+            PostResult::Sent(status, buffer) => Operation::ready(Completed {
                 status,
                 buffer: buffer.unwrap_or_else(|| Buffer::Heap(Vec::new())),
             }),
-            Posted::Pending(handle) => Operation::pending(engine.clone(), handle),
+            PostResult::Pending(handle) => Operation::pending(engine.clone(), handle),
         })
     }
 

@@ -9,7 +9,7 @@ use super::engine_ref::EngineRef;
 use crate::progress::completions::{PostedTo, class_of};
 use crate::progress::engine::Engine;
 use crate::progress::outside::{OutsideQueue, Ticket};
-use crate::progress::post::{Memory, Posted, Refused};
+use crate::progress::post::{Memory, PostResult, Refused};
 use crate::progress::shared_engine::SharedEngine;
 use crate::progress::wait_object::WaitObject;
 use crate::proto::one_sided::origin::OneSidedRequest;
@@ -122,7 +122,7 @@ impl EngineRef for Arc<SharedEngine> {
         request: &SendRequest,
         memory: Memory,
         more: bool,
-    ) -> Result<Posted<Arc<Ticket>>, Refused> {
+    ) -> Result<PostResult<Arc<Ticket>>, Refused> {
         (**self).start_send(request, memory, more)
     }
 
@@ -150,9 +150,9 @@ impl EngineRef for Arc<SharedEngine> {
         memory: Memory,
         more: bool,
         flushed_to: PostedTo<&Arc<OutsideQueue>>,
-    ) -> Result<Posted<Arc<Ticket>>, Refused> {
+    ) -> Result<PostResult<Arc<Ticket>>, Refused> {
         let ticket = (**self).start_one_sided(request, memory, more, numbered(flushed_to))?;
-        Ok(Posted::Pending(ticket))
+        Ok(PostResult::Pending(ticket))
     }
 
     #[inline]

@@ -5,8 +5,8 @@ use std::io;
 
 use super::context::LaneCx;
 use super::roles::ConnectionRole;
-use super::traits::{CHUNK_HEADER_BYTES, ChunkSend, CloseMode, Interest, LaneKey, SendMode};
-use super::zero_copy::{Policy, ZeroCopy};
+use super::traits::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, OutgoingChunk, SendMode};
+use super::zero_copy::{Policy, SendModeSelector};
 use crate::proto::core::Core;
 use crate::proto::late::Late;
 use crate::proto::silence::{Unacked, patience};
@@ -43,7 +43,7 @@ pub(crate) struct BulkSockets {
     /// Lanes whose kernels may delay an acknowledgement, and until when that is harmless.
     acks_due: VecDeque<(LaneKey, u64)>,
     /// Copy or zero copy, by session; from the first chunk on.
-    zero_copy: Vec<Option<Box<ZeroCopy>>>,
+    zero_copy: Vec<Option<Box<SendModeSelector>>>,
 }
 
 impl BulkSockets {
@@ -97,12 +97,12 @@ impl BulkSockets {
         }
     }
 
-    fn zero_copy(&mut self, session: u32, policy: Policy) -> &mut ZeroCopy {
+    fn zero_copy(&mut self, session: u32, policy: Policy) -> &mut SendModeSelector {
         let index = session as usize;
         if index >= self.zero_copy.len() {
             self.zero_copy.resize_with(index + 1, || None);
         }
-        self.zero_copy[index].get_or_insert_with(|| Box::new(ZeroCopy::new(policy)))
+        self.zero_copy[index].get_or_insert_with(|| Box::new(SendModeSelector::new(policy)))
     }
 
     /// Connects a lane.
@@ -166,7 +166,7 @@ impl BulkSockets {
         };
         let shift = usize::from(planted!(ShiftChunk) && chunk.offset > 0);
         let (token, offset) = (chunk.operation.to_u64(), chunk.offset as usize - shift);
-        let chunk = ChunkSend {
+        let chunk = OutgoingChunk {
             lane: key,
             token,
             header: &chunk.header,

@@ -50,7 +50,7 @@ impl LaneCx<'_> {
             let into = self.completions.shape(read.operation);
             let is_good = path.zip(into).is_some_and(|((session, _), into)| {
                 let (offset, length) = (read.offset as usize, read.length as usize);
-                let source = traits::CmaSource {
+                let source = traits::CmaLocation {
                     address: read.source.address.get(),
                     revocations: read.source.revocations.get(),
                 };

@@ -13,7 +13,7 @@ use super::completions::Completions;
 use super::completions::pieces::Scratch;
 use super::context::LaneCx;
 use super::control_lanes::ControlLanes;
-use super::datagram::{Datagrams, Rings};
+use super::datagram::{EngineDatagrams, Rings};
 use super::handshake::Handshakes;
 use super::listeners::Listeners;
 use super::monitor::EngineQuestions;
@@ -93,7 +93,7 @@ pub(crate) struct EngineState {
     pub(crate) reports: super::statistics::Reports,
     /// The paths of its sessions.
     pub(crate) paths: PathTable,
-    pub(crate) datagrams: Datagrams,
+    pub(crate) datagrams: EngineDatagrams,
     pub(super) roles: Roles,
     pub(crate) controls: ControlLanes,
     pub(super) bulk: BulkSockets,
@@ -144,7 +144,7 @@ impl EngineState {
             placement: Arc::default(),
             reports: <_>::default(),
             paths: PathTable::default(),
-            datagrams: Datagrams::default(),
+            datagrams: EngineDatagrams::default(),
             roles: Roles::default(),
             controls: ControlLanes::new(receive_buffer_bytes),
             rings: Rings::default(),

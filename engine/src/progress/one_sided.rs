@@ -6,7 +6,7 @@ use super::completions::{CompletionRoute, PostedTo, Posting};
 use super::counters::CounterEvents;
 use super::engine::Engine;
 use super::outside::Ticket;
-use super::post::{COMPLETIONS, Memory, Posted, Refused, beyond_inject_limit};
+use super::post::{COMPLETIONS, Memory, PostResult, Refused, beyond_inject_limit};
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::send::SendDestination;
@@ -125,7 +125,7 @@ impl Engine {
         more: bool,
         flushed_to: PostedTo<u32>,
         ticket: Option<&Arc<Ticket>>,
-    ) -> Result<Posted, Refused> {
+    ) -> Result<PostResult, Refused> {
         if let Err(error) = self.flush_before(&request, flushed_to) {
             return Err((error, memory));
         }
@@ -136,7 +136,7 @@ impl Engine {
         if posted.is_err() {
             self.state.completions.handles.remove(handle);
         }
-        posted.map(|_| Posted::Pending(handle))
+        posted.map(|_| PostResult::Pending(handle))
     }
 
     /// Puts a copy of `bytes`, of which only a failure is reported.

@@ -37,7 +37,7 @@ pub(super) fn kind_of(request: &ReceiveRequest) -> OperationKind {
 
 /// Result of a post.
 #[derive(Debug)]
-pub enum Posted<T = Id> {
+pub enum PostResult<T = Id> {
     /// A send has completed already.
     Sent(Status, Option<Buffer>),
     /// The operation is outstanding.
@@ -224,7 +224,7 @@ impl Engine {
         memory: Memory,
         route: CompletionRoute,
         more: bool,
-    ) -> Result<Posted, Refused> {
+    ) -> Result<PostResult, Refused> {
         let peer = Some(Peer(request.peer));
         let envelope = Envelope::of(request.context, request.tag);
         if request.length > MESSAGE_BYTES_MAX {
@@ -250,7 +250,7 @@ impl Engine {
                     self.state.completions.count(request.endpoint, CounterEvents::SEND, true);
                     let length = request.length as usize;
                     let status = Status { peer, envelope, length, data: None };
-                    return Ok(Posted::Sent(status, memory.buffer));
+                    return Ok(PostResult::Sent(status, memory.buffer));
                 }
                 Ok(false) => {}
                 Err(refusal) => return Err((self.state.error_of(peer, refusal), memory)),
@@ -259,7 +259,7 @@ impl Engine {
         match self.state.core.new_send(request) {
             Ok(id) => {
                 self.start_new_send(id, request, memory, route, more);
-                Ok(Posted::Pending(id))
+                Ok(PostResult::Pending(id))
             }
             Err(refusal) => Err((self.state.error_of(peer, refusal), memory)),
         }
@@ -325,8 +325,8 @@ impl Engine {
         more: bool,
     ) -> Result<Option<Id>, Refused> {
         match self.post_send(request, memory, to.route(), more)? {
-            Posted::Pending(id) => Ok(Some(id)),
-            Posted::Sent(status, buffer) => {
+            PostResult::Pending(id) => Ok(Some(id)),
+            PostResult::Sent(status, buffer) => {
                 self.state.completions.push_sent(to, status, buffer);
                 Ok(None)
             }
@@ -340,16 +340,16 @@ impl Engine {
         memory: Memory,
         more: bool,
         ticket: Option<&Arc<Ticket>>,
-    ) -> Result<Posted, Refused> {
+    ) -> Result<PostResult, Refused> {
         let Some(handle) = self.state.completions.new_handle(ticket) else {
             return Err((Error::WouldBlock(COMPLETIONS), memory));
         };
         let posted = self.post_send(request, memory, CompletionRoute::Handle(handle), more);
-        if !matches!(posted, Ok(Posted::Pending(_))) {
+        if !matches!(posted, Ok(PostResult::Pending(_))) {
             self.state.completions.handles.remove(handle);
         }
         Ok(match posted? {
-            Posted::Pending(_) => Posted::Pending(handle),
+            PostResult::Pending(_) => PostResult::Pending(handle),
             sent => sent,
         })
     }

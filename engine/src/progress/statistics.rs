@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bulk::BulkSockets;
-use super::control_lanes::ControlLane;
+use super::control_lanes::ControlConnection;
 use super::datagram::state_of;
 use super::engine::EngineState;
 use super::traits::{LaneKey, TcpFigures};
@@ -200,7 +200,7 @@ fn path_between(
 fn lanes_of<'a>(
     core: &'a Core,
     session: &'a Session,
-    control: Option<(&'a ControlLane, usize)>,
+    control: Option<(&'a ControlConnection, usize)>,
     bulk: &'a BulkSockets,
     at: usize,
 ) -> impl Iterator<Item = (Option<u32>, LaneKey)> + 'a {

@@ -14,7 +14,7 @@ use crate::driver::traits::SendMode;
 use crate::memory::Buffer;
 use crate::progress::completions::CompletionRoute;
 use crate::progress::engine::LoopConfig;
-use crate::progress::post::{Memory, Posted};
+use crate::progress::post::{Memory, PostResult};
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::control_lane::SilentTimeout;
@@ -154,7 +154,7 @@ pub(super) fn send(
     let shape = buffer.shape_for_send().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
     let posted = world.engine(at).unwrap().post_send(&request, memory, route(tag), false);
-    matches!(posted, Ok(Posted::Pending(_)))
+    matches!(posted, Ok(PostResult::Pending(_)))
 }
 
 /// Whether it is outstanding now.

@@ -8,7 +8,7 @@ use super::span::Span;
 use crate::memory::Buffer;
 use crate::progress::completions::{PostedTo, class_of};
 use crate::progress::outside::{OutsideQueue, Ticket};
-use crate::progress::post::{Memory, Posted};
+use crate::progress::post::{Memory, PostResult};
 use crate::progress::shared_engine::SharedEngine;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
@@ -171,8 +171,8 @@ fn make(engine: &SharedEngine, post: Post, to: Option<PostedTo<u32>>) -> Outcome
         }
         (Post::Send { request, memory, more }, None) => {
             engine.start_send(&request, memory, more).map(|posted| match posted {
-                Posted::Pending(ticket) => Outcome::Ticket(ticket),
-                Posted::Sent(_, buffer) => Outcome::Sent(buffer),
+                PostResult::Pending(ticket) => Outcome::Ticket(ticket),
+                PostResult::Sent(_, buffer) => Outcome::Sent(buffer),
             })
         }
         (Post::Receive { request, memory }, Some(to)) => {

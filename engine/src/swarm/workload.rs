@@ -9,7 +9,7 @@ use super::{Run, SERIAL_SHIFT};
 use crate::driver::sim::random::Random;
 use crate::progress::completions::CompletionRoute;
 use crate::progress::engine::Engine;
-use crate::progress::post::{Memory, Posted};
+use crate::progress::post::{Memory, PostResult};
 use crate::proto::core::UNTAGGED;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
@@ -232,12 +232,12 @@ impl Run {
         let shape = buffer.shape_for_send().map_err(|error| error.to_string())?;
         let memory = Memory { buffer: Some(buffer), shape };
         match engine.post_send(&request, memory, route(name, false), more) {
-            Ok(Posted::Pending(id)) => {
+            Ok(PostResult::Pending(id)) => {
                 self.oracle.sent.push(sent);
                 self.oracle.count(from.0, OperationKind::Send, 1);
                 self.operations.push((host, id));
             }
-            Ok(Posted::Sent(_, buffer)) => {
+            Ok(PostResult::Sent(_, buffer)) => {
                 self.oracle.sent.push(sent);
                 self.oracle.sent_at_once(index, buffer);
             }

@@ -15,7 +15,7 @@ use crate::driver::traits::DATAGRAM_BYTES_USUAL;
 use crate::driver::traits::Driver;
 use crate::memory::Arena;
 use crate::progress::clock::Clock;
-use crate::progress::datagram::Datagrams;
+use crate::progress::datagram::EngineDatagrams;
 use crate::progress::engine::{Engine, EngineParts, EngineState, LoopConfig};
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
@@ -203,7 +203,8 @@ impl World {
         });
         if let Some(socket) = &self.datagrams {
             let socket = socket.try_clone().map_err(failed)?;
-            state.datagrams = Datagrams::new(socket, locator.port(), DATAGRAM_BYTES_USUAL, false);
+            state.datagrams =
+                EngineDatagrams::new(socket, locator.port(), DATAGRAM_BYTES_USUAL, false);
         }
         state.clock = Clock::Virtual;
         state.completions.use_virtual_time();

@@ -10,7 +10,7 @@ use super::super::{
 };
 use super::UringDriver;
 use super::slots::RequestKind;
-use crate::driver::traits::{ChunkSend, DriverEvent, LaneKey, SendMode};
+use crate::driver::traits::{DriverEvent, LaneKey, OutgoingChunk, SendMode};
 
 /// `IORING_SEND_ZC_REPORT_USAGE`.
 const REPORT_USAGE: u16 = 1 << 3;
@@ -121,8 +121,8 @@ impl UringDriver {
     /// # Safety
     ///
     /// As for `ChunkIo::send_chunk`.
-    pub(super) unsafe fn start_send(&mut self, chunk: &ChunkSend<'_>) -> io::Result<()> {
-        let ChunkSend { lane: key, token, header, source, offset, length, mode } = *chunk;
+    pub(super) unsafe fn start_send(&mut self, chunk: &OutgoingChunk<'_>) -> io::Result<()> {
+        let OutgoingChunk { lane: key, token, header, source, offset, length, mode } = *chunk;
         let lane = self.lanes.get_mut(key).ok_or_else(no_such_lane)?;
         if lane.is_connecting || lane.closing.is_some() {
             return Err(not_open());

@@ -42,7 +42,9 @@ use super::{
     refuse_send, stopped, table_full, tcp,
 };
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
-use crate::driver::traits::{ChunkSend, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey};
+use crate::driver::traits::{
+    CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, OutgoingChunk,
+};
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
@@ -512,7 +514,7 @@ impl ConnectionIo for UringDriver {
 }
 
 impl ChunkIo for UringDriver {
-    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
+    unsafe fn send_chunk(&mut self, chunk: &OutgoingChunk<'_>) {
         // SAFETY: passed on to the caller.
         let started = unsafe { self.start_send(chunk) };
         if let Err(error) = started {

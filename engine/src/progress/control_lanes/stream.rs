@@ -17,7 +17,7 @@
 
 use std::io::{self, ErrorKind};
 
-use super::{ControlLane, ControlLanes};
+use super::{ControlConnection, ControlLanes};
 use crate::driver::AnyDriver;
 use crate::progress::context::LaneCx;
 use crate::progress::traits::{Interest, LaneKey};
@@ -49,7 +49,7 @@ pub(in crate::progress) enum SentRest {
     Blocked,
 }
 
-impl ControlLane {
+impl ControlConnection {
     /// Returns the bytes of long segments that may still be sent in turn `poll`.
     pub(in crate::progress) fn long_bytes_left(&self, poll: u64) -> usize {
         if self.long_poll == poll { self.long_bytes_left } else { LONG_BYTES_PER_TURN }
@@ -81,7 +81,7 @@ fn send_whole(driver: &mut AnyDriver, lane: LaneKey, bytes: &[u8]) -> usize {
     sent + driver.send(lane, second).unwrap_or(0)
 }
 
-impl ControlLane {
+impl ControlConnection {
     /// Passes a segment to the kernel if nothing is ahead of it and it is worth a call of its own;
     /// `unsent` keeps what the kernel does not take. Returns how much it takes. An error is
     /// detected with the next call.

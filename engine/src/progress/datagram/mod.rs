@@ -57,7 +57,7 @@ const COLD_TURNS: u32 = 64;
 
 /// Datagrams of an engine.
 #[derive(Debug, Default)]
-pub(crate) struct Datagrams {
+pub(crate) struct EngineDatagrams {
     /// The socket, which each driver gets a copy of.
     socket: Option<EngineFd<UdpSocket>>,
     /// Why there is none: the system, or the last attached driver, rejected it.
@@ -86,7 +86,7 @@ pub(crate) struct Datagrams {
     has_slept: bool,
 }
 
-impl Datagrams {
+impl EngineDatagrams {
     /// Creates the datagrams of an engine with `socket`, which is non-blocking, of at most
     /// `longest` bytes. `needs_frames`: by AF_XDP or not at all.
     pub(crate) fn new(socket: UdpSocket, port: u16, longest: usize, needs_frames: bool) -> Self {

@@ -12,11 +12,11 @@ use crate::progress::caretaker::Membership;
 pub(crate) struct DomainEngines {
     /// Number of engines, including dropped ones not removed yet.
     count: AtomicUsize,
-    known: Mutex<Known>,
+    known: Mutex<EnginePlaces>,
 }
 
 #[derive(Default)]
-struct Known {
+struct EnginePlaces {
     places: Vec<Weak<EnginePlace>>,
     /// The next one to help.
     next: usize,

@@ -12,7 +12,7 @@ use crate::progress::completions::{PostedTo, counted_as};
 use crate::progress::engine::Engine;
 use crate::progress::one_sided;
 use crate::progress::outside::Ticket;
-use crate::progress::post::{Memory, Posted, Refused, kind_of};
+use crate::progress::post::{Memory, PostResult, Refused, kind_of};
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
@@ -277,7 +277,7 @@ impl Inside {
             }
             CompletionTarget::Ticket(ticket) => {
                 let posted = self.engine().start_send(request, memory, more, Some(ticket))?;
-                if let Posted::Sent(status, buffer) = posted {
+                if let PostResult::Sent(status, buffer) = posted {
                     self.engine().state.completions.end_ticket(ticket, Ok(status), buffer);
                 }
             }

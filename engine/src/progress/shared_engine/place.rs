@@ -15,7 +15,7 @@ use crate::forks::{Closable, EngineFd};
 use crate::progress::caretaker::{Activity, Cared, Membership, SendEngine};
 use crate::progress::completions::Wakeups;
 use crate::progress::engine::Engine;
-use crate::progress::shared::{Doorbell, Keys, Shared};
+use crate::progress::shared::{Doorbell, Keys, SharedProgress};
 use crate::progress::sleep::NOTHING_DUE;
 use crate::progress::wait_object::WaitObject;
 use crate::progress::wakers::{survive, wake_all};
@@ -56,7 +56,7 @@ impl Doorbell<Inside> for Bell {
 
 /// State shared by threads and the background thread.
 pub(super) struct EnginePlace {
-    pub(super) shared: Shared<Inside, PostRequest, Bell>,
+    pub(super) shared: SharedProgress<Inside, PostRequest, Bell>,
     pub(super) activity: Activity,
     /// Readable when an armed driver has an event.
     pub(super) wake_fd: EngineFd,
@@ -145,7 +145,7 @@ impl EnginePlace {
         let armed = Arc::new(AtomicUsize::new(0));
         let tasks = Arc::new(WaitObject::new(wake_fd.try_clone()?, Arc::clone(&armed))?);
         Ok(Self {
-            shared: Shared::new(Inside::new(engine), Bell(bell)),
+            shared: SharedProgress::new(Inside::new(engine), Bell(bell)),
             activity: Activity::default(),
             wake_fd,
             wake_fds,

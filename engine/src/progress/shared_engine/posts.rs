@@ -9,7 +9,7 @@ use super::inside::{CompletionTarget, Copied, Inside, OneSidedPost, PostRequest,
 use crate::progress::completions::PostedTo;
 use crate::progress::engine::Engine;
 use crate::progress::outside::Ticket;
-use crate::progress::post::{Memory, Posted, Refused, beyond_inject_limit};
+use crate::progress::post::{Memory, PostResult, Refused, beyond_inject_limit};
 use crate::progress::shared::{self, CombinerGuard};
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
@@ -328,7 +328,7 @@ impl SharedEngine {
         request: &SendRequest,
         memory: Memory,
         more: bool,
-    ) -> Result<Posted<Arc<Ticket>>, Refused> {
+    ) -> Result<PostResult<Arc<Ticket>>, Refused> {
         let ticket = Arc::new(Ticket::new());
         let start =
             |engine: &mut Engine, memory| engine.start_send(request, memory, more, Some(&ticket));
@@ -343,8 +343,8 @@ impl SharedEngine {
             },
         );
         Ok(match posted? {
-            Some(Posted::Sent(status, buffer)) => Posted::Sent(status, buffer),
-            Some(Posted::Pending(_)) | None => Posted::Pending(ticket),
+            Some(PostResult::Sent(status, buffer)) => PostResult::Sent(status, buffer),
+            Some(PostResult::Pending(_)) | None => PostResult::Pending(ticket),
         })
     }
 

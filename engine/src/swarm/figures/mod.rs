@@ -22,7 +22,7 @@ use crate::driver::sim::datagrams::DatagramImpairments;
 use crate::driver::sim::net::Impairments;
 use crate::memory::Buffer;
 use crate::progress::completions::CompletionRoute;
-use crate::progress::post::{Memory, Posted};
+use crate::progress::post::{Memory, PostResult};
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
@@ -299,7 +299,7 @@ impl Traffic {
         let memory = Memory { buffer: Some(buffer), shape };
         let engine = world.engine(self.hosts[0]).unwrap();
         let posted = engine.post_send(&request, memory, self.route(number), false);
-        assert!(matches!(posted, Ok(Posted::Pending(_))), "{:?}", posted.map(|_| ()));
+        assert!(matches!(posted, Ok(PostResult::Pending(_))), "{:?}", posted.map(|_| ()));
     }
 
     /// A completion of one of its hosts. `false`: of other traffic.
