@@ -107,10 +107,13 @@ impl BulkSockets {
 
     /// Connects a lane.
     pub(super) fn connect(&mut self, lane: Id, cx: &mut LaneCx<'_>) {
-        let Some((session, bulk)) = cx.core.lane(lane) else { return };
-        let Some((remote, rail)) = session.way_of_path(bulk.path) else { return };
+        let way = cx.core.lane(lane).and_then(|(session, bulk)| {
+            session.way_of_path(bulk.path).map(|way| (bulk.session, bulk.path, way))
+        });
+        // It may have been closed, or lost its path, before its turn.
+        let Some((session, at, (remote, rail))) = way else { return };
         let remote = cx.paths.scoped(rail, remote);
-        let (passing, now_ns) = (cx.paths.passing(bulk.session, bulk.path), *cx.now_ns);
+        let (passing, now_ns) = (cx.paths.passing(session, at), *cx.now_ns);
         let limit = cx.core.with_lane(lane, |it, cx| it.limit_segments(cx, lane, passing, now_ns));
         let segment_bytes = limit.flatten();
         match cx.driver.connect(remote, rail, segment_bytes) {
@@ -124,12 +127,14 @@ impl BulkSockets {
 
     /// Passes the next chunks of a runnable lane to the driver. Returns whether there were any.
     pub(super) fn move_chunks(&mut self, lane: Id, cx: &mut LaneCx<'_>) -> bool {
-        let is_receiving = self.receive_next(lane, cx);
-        self.send_next(lane, cx) || is_receiving
+        let key = debug_assert_some!(self.key_of(cx.core, lane), "a lane with work is connected");
+        key.is_some_and(|key| {
+            let is_receiving = Self::receive_next(lane, key, cx);
+            self.send_next(lane, key, cx) || is_receiving
+        })
     }
 
-    fn receive_next(&mut self, lane: Id, cx: &mut LaneCx<'_>) -> bool {
-        let Some(key) = self.key_of(cx.core, lane) else { return false };
+    fn receive_next(lane: Id, key: LaneKey, cx: &mut LaneCx<'_>) -> bool {
         let Some(chunk) = cx.core.next_receive(lane) else { return false };
         if let Some(traffic) = cx.traffic(key) {
             traffic.receiving = Some(chunk);
@@ -145,8 +150,7 @@ impl BulkSockets {
         true
     }
 
-    fn send_next(&mut self, lane: Id, cx: &mut LaneCx<'_>) -> bool {
-        let Some(key) = self.key_of(cx.core, lane) else { return false };
+    fn send_next(&mut self, lane: Id, key: LaneKey, cx: &mut LaneCx<'_>) -> bool {
         let Some(chunk) = cx.core.next_send(lane, cx.completions) else { return false };
         let session = cx.core.lanes().get(lane).map_or(0, |lane| lane.session);
         let mode = self.zero_copy(session, cx.config.zero_copy).mode(chunk.length);
@@ -194,9 +198,8 @@ impl BulkSockets {
             traffic.has_sent = true;
             traffic.sending.take()
         });
-        let Some(&mut ConnectionRole::Bulk { lane, .. }) = cx.roles.get_mut(key) else { return };
-        match result {
-            Ok(()) => {
+        match (cx.roles.get_mut(key), result) {
+            (Some(&mut ConnectionRole::Bulk { lane, .. }), Ok(())) => {
                 cx.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, now_ns));
                 let session = cx.core.lanes().get(lane).map_or(0, |lane| lane.session);
                 let zero_copy = self.zero_copy.get_mut(session as usize);
@@ -204,7 +207,11 @@ impl BulkSockets {
                     zero_copy.handle_sent(mode, length, now_ns - since_ns);
                 }
             }
-            Err(error) => self.close(lane, LaneEnd::Failed(&error.to_string()), cx),
+            (Some(&mut ConnectionRole::Bulk { lane, .. }), Err(error)) => {
+                self.close(lane, LaneEnd::Failed(&error.to_string()), cx);
+            }
+            // It is being closed.
+            _ => {}
         }
     }
 
@@ -215,15 +222,16 @@ impl BulkSockets {
         result: io::Result<[u8; CHUNK_HEADER_BYTES]>,
         cx: &mut LaneCx<'_>,
     ) {
-        let Some(chunk) = cx.traffic(key).and_then(|traffic| traffic.receiving.take()) else {
-            return;
+        let (lane, is_open, traffic) = match cx.roles.get_mut(key) {
+            Some(ConnectionRole::Bulk { lane, traffic }) => (*lane, true, traffic),
+            Some(ConnectionRole::Closing { lane: Some(lane), traffic }) => (*lane, false, traffic),
+            role => {
+                debug_assert!(false, "no chunk was expected: {role:?}");
+                return;
+            }
         };
-        let (lane, is_open) = match cx.roles.get_mut(key) {
-            Some(&mut ConnectionRole::Bulk { lane, .. }) => (Some(lane), true),
-            Some(&mut ConnectionRole::Closing { lane, .. }) => (lane, false),
-            _ => (None, false),
-        };
-        let Some(lane) = lane else { return };
+        let chunk = debug_assert_some!(traffic.receiving.take(), "a chunk was expected");
+        let Some(chunk) = chunk else { return };
         let header = result.as_ref().ok();
         let now_ns = *cx.now_ns;
         let is_good = cx.core.handle_chunk_received(lane, chunk, header, now_ns, cx.completions);

@@ -102,6 +102,17 @@ pub(super) fn counted_as(kind: OperationKind, bytes: usize) -> Option<CounterEve
 }
 
 impl CompletionSlot {
+    /// Returns the CRC32C of a range of its memory.
+    fn checksum(&self, offset: usize, length: usize) -> u32 {
+        if let MemoryGuard::Window(window) = &self.held {
+            return checksum_of_window(window, span_of(&self.shape), (offset, length));
+        }
+        // SAFETY: the slot owns the buffer (or its poster guarantees the memory) until the
+        // operation ends; nothing of the kernel's writes a send's memory, and the protocol asks for
+        // ranges of a receive only when their recv is reaped.
+        unsafe { self.shape.checksum(offset, length, 0) }
+    }
+
     /// Returns the counter event of its completion.
     #[cold]
     fn counted_as(&self, is_ok: bool) -> Option<CounterEvents> {
@@ -260,8 +271,7 @@ impl Completions {
     /// Returns whether the memory of an outstanding operation is borrowed. Plain receives are not
     /// asked about: they end when their endpoint closes.
     pub(crate) fn is_borrowed(&self, id: Id) -> bool {
-        let slot = self.slots.get(id.index()).and_then(Option::as_ref);
-        slot.is_some_and(|slot| matches!(slot.held, MemoryGuard::Nothing))
+        self.slot(id).is_some_and(|slot| matches!(slot.held, MemoryGuard::Nothing))
     }
 
     /// Returns the user data of an outstanding operation, if it completes to a queue.
@@ -271,7 +281,7 @@ impl Completions {
         {
             return Some(*user_data);
         }
-        match self.slots.get(id.index())?.as_ref()?.route {
+        match self.slot(id)?.route {
             CompletionRoute::Queue { user_data, .. } => Some(user_data),
             CompletionRoute::Handle(_) | CompletionRoute::Nowhere | CompletionRoute::Region(_) => {
                 None
@@ -285,12 +295,26 @@ impl Completions {
         self.handles.insert(handle).ok()
     }
 
+    /// Ends a handle that has no user any more. Returns it if its operation has ended; otherwise
+    /// that runs to its end without a waiter.
+    pub(super) fn end_handle(&mut self, id: Id) -> Option<Handle> {
+        match self.handles.get_mut(id) {
+            Some(handle) if handle.outcome.is_none() => {
+                handle.is_abandoned = true;
+                None
+            }
+            _ => self.handles.remove(id),
+        }
+    }
+
     /// Returns whether there is space for the completion of one more operation. A handle has its
     /// own.
     #[inline]
     pub(crate) fn has_room(&self, route: CompletionRoute) -> bool {
-        let CompletionRoute::Queue { queue, .. } = route else { return true };
-        self.has_room_in(queue)
+        match route {
+            CompletionRoute::Queue { queue, .. } => self.has_room_in(queue),
+            _ => true,
+        }
     }
 
     /// Returns the same for operations that complete in a queue.
@@ -333,7 +357,7 @@ impl Completions {
     #[inline]
     pub(crate) fn count_for(&mut self, id: Id, endpoint: u16) {
         if self.counting.is_used()
-            && let Some(Some(slot)) = self.slots.get_mut(id.index())
+            && let Some(slot) = self.slot_mut(id)
         {
             slot.counts_for = endpoint;
         }
@@ -349,10 +373,21 @@ impl Completions {
         }
     }
 
+    /// Returns the record of an outstanding operation that is no plain receive.
+    #[inline]
+    fn slot(&self, id: Id) -> Option<&CompletionSlot> {
+        self.slots.get(id.index())?.as_ref()
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, id: Id) -> Option<&mut CompletionSlot> {
+        self.slots.get_mut(id.index())?.as_mut()
+    }
+
     /// Returns the memory of an outstanding operation.
     #[inline]
     pub(crate) fn shape(&self, id: Id) -> Option<&Shape> {
-        self.slots.get(id.index())?.as_ref().map(|slot| &slot.shape)
+        self.slot(id).map(|slot| &slot.shape)
     }
 
     /// Copies the bytes at `offset` of an outstanding send into a frame.
@@ -372,26 +407,13 @@ impl Completions {
 
     /// Returns whether the memory of an operation is a region's, which peers access meanwhile.
     pub(super) fn is_window(&self, id: Id) -> bool {
-        let slot = self.slots.get(id.index()).and_then(Option::as_ref);
-        slot.is_some_and(|slot| slot.held.is_window())
+        self.slot(id).is_some_and(|slot| slot.held.is_window())
     }
 
     /// Returns the location of the bytes at `offset` of an outstanding operation, if contiguous.
     pub(crate) fn piece(&self, id: Id, offset: usize, length: usize) -> Option<Span> {
         let mut pieces = self.shape(id)?.spans(offset, length);
         pieces.next().filter(|piece| piece.len == length)
-    }
-
-    /// Returns the CRC32C of a range of an outstanding operation's memory.
-    fn checksum_of(&self, id: Id, offset: usize, length: usize) -> u32 {
-        let Some(Some(slot)) = self.slots.get(id.index()) else { return 0 };
-        if let MemoryGuard::Window(window) = &slot.held {
-            return checksum_of_window(window, span_of(&slot.shape), (offset, length));
-        }
-        // SAFETY: the slot owns the buffer (or its poster guarantees the memory) until the
-        // operation ends; nothing of the kernel's writes a send's memory, and the protocol asks for
-        // ranges of a receive only when their recv is reaped.
-        unsafe { slot.shape.checksum(offset, length, 0) }
     }
 
     /// Reports the completion of a send that was sent at once, without an operation.
@@ -529,7 +551,11 @@ impl Completions {
             }
             CompletionRoute::Nowhere | CompletionRoute::Region(_) => {}
             CompletionRoute::Handle(id) => {
-                let Some(handle) = self.handles.get_mut(id) else { return };
+                let handle = self.handles.get_mut(id);
+                let Some(handle) = debug_assert_some!(handle, "it lasts as its operation does")
+                else {
+                    return;
+                };
                 if kind == OperationKind::Receive {
                     handle.number_match(&mut self.matches);
                 }

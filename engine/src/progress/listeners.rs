@@ -51,18 +51,19 @@ impl Listeners {
         while self.due != 0 {
             let rail = self.due.trailing_zeros();
             self.due &= self.due - 1;
-            is_replaced |= self.replace(rail as u8, driver);
+            if let Some(fresh) = driver.rebind_listener(rail as u8, &self.first) {
+                self.replace(fresh);
+                is_replaced = true;
+            }
         }
         is_replaced
     }
 
-    fn replace(&mut self, rail: u8, driver: &mut dyn Driver) -> bool {
-        let Some(fresh) = driver.rebind_listener(rail, &self.first) else { return false };
+    fn replace(&mut self, fresh: TcpListener) {
         let ip = |listener: &TcpListener| listener.local_addr().map(|local| local.ip()).ok();
         match self.of_rails.iter_mut().find(|it| ip(it) == ip(&fresh)) {
             Some(old) => *old = fresh.into(),
             None => self.of_rails.push(fresh.into()),
         }
-        true
     }
 }

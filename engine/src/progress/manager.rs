@@ -228,7 +228,11 @@ impl Engine {
                 }
                 Output::Asked { ends, request, data } => {
                     let listener = self.state.address(ends.0);
-                    let Some(peer) = self.state.address_of(Peer(ends.1)) else { continue };
+                    let peer = self.state.address_of(Peer(ends.1));
+                    let Some(peer) = debug_assert_some!(peer, "requests end with their peer")
+                    else {
+                        continue;
+                    };
                     let request = RequestId(request);
                     (ends.0, Event::ConnectionRequest { request, listener, peer, data })
                 }

@@ -231,8 +231,10 @@ impl Engine {
         bytes: &[u8],
         more: bool,
     ) -> bool {
-        let Some((known, cx)) = self.state.core.enter(session) else { return false };
-        let Some(room) = known.stage_put_now(cx, endpoint, request) else { return false };
+        let entered = self.state.core.enter(session);
+        let entered = debug_assert_some!(entered, "the session of a destination is in the table");
+        let staged = entered.and_then(|(it, cx)| it.stage_put_now(cx, endpoint, request));
+        let Some(room) = staged else { return false };
         room.copy_from_slice(bytes);
         self.state.completions.copied_bytes += bytes.len() as u64;
         self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);

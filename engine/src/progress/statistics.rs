@@ -11,7 +11,7 @@ use super::engine::EngineState;
 use super::traits::{LaneKey, TcpFigures};
 use crate::driver::AnyDriver;
 use crate::proto::core::Core;
-use crate::proto::paths::{NO_PATH, Paths};
+use crate::proto::paths::{NO_PATH, Paths, SessionPath};
 use crate::proto::rails::{PathState as KnownPath, rails_of};
 use crate::proto::session::Session;
 use crate::proto::table::Id;
@@ -129,12 +129,11 @@ impl EngineState {
                     add_datagrams(&mut statistics, paths, stream_at, at);
                 }
                 let lanes = lanes_of(core, session, control, &self.bulk, at);
-                for (number, key) in lanes.take(limit.div_ceil(4) - asked) {
-                    asked += 1;
-                    let Some(figures) = driver.tcp_figures(key) else { continue };
-                    let TcpFigures { retransmits, round_trip } = figures;
-                    statistics.lanes.push(LaneStatistics { number, retransmits, round_trip });
-                }
+                let lanes = lanes.take(limit.div_ceil(4) - asked).inspect(|_| asked += 1);
+                statistics.lanes.extend(lanes.filter_map(|(number, key)| {
+                    let TcpFigures { retransmits, round_trip } = driver.tcp_figures(key)?;
+                    Some(LaneStatistics { number, retransmits, round_trip })
+                }));
                 all.push(statistics);
             }
         }
@@ -166,16 +165,12 @@ impl EngineState {
     /// Publishes new statistics to the exporter, if there is one, at intervals.
     pub(super) fn publish(&mut self, driver: &mut AnyDriver) {
         let now_ns = self.now_ns;
-        let Some(publisher) = self.reports.publisher.as_mut() else { return };
-        if now_ns < publisher.next_ns {
-            return;
-        }
-        publisher.next_ns = now_ns + PUBLISH_NS;
-        let mut reader = publisher.reader.take();
-        let statistics = self.statistics(driver, reader.as_mut(), PUBLISHED_PATHS_MAX);
-        if let Some(publisher) = self.reports.publisher.as_mut() {
-            publisher.reader = reader;
-            publisher.slot.put(statistics);
+        let due = self.reports.publisher.take_if(|publisher| now_ns >= publisher.next_ns);
+        if let Some(mut publisher) = due {
+            publisher.next_ns = now_ns + PUBLISH_NS;
+            let reader = publisher.reader.as_mut();
+            publisher.slot.put(self.statistics(driver, reader, PUBLISHED_PATHS_MAX));
+            self.reports.publisher = Some(publisher);
         }
     }
 }
@@ -253,8 +248,13 @@ fn add_datagrams(statistics: &mut PathStatistics, paths: &Paths, stream_at: usiz
     statistics.carries_datagrams = primary == Some(at);
     // Without one messages use the TCP lane.
     statistics.carries_messages = primary.unwrap_or(stream_at) == at;
-    let path = paths.all().find(|path| usize::from(path.position()) == at);
-    let Some(path) = path else { return };
+    for path in paths.all().filter(|path| usize::from(path.position()) == at) {
+        add_packets(statistics, path);
+    }
+}
+
+/// Adds the statistics of the packets of a path.
+fn add_packets(statistics: &mut PathStatistics, path: &SessionPath) {
     if let Some(phase) = path.phase() {
         statistics.state = state_of(phase);
     }

@@ -23,7 +23,7 @@ use crate::progress::context::LaneCx;
 use crate::progress::traits::{Interest, LaneKey};
 use crate::proto::core::Core;
 use crate::proto::ready::Work;
-use crate::proto::segments::{Outgoing, append_segment};
+use crate::proto::segments::{Lone, Outgoing, append_segment};
 use crate::proto::session::{ControlFrame, Session};
 
 /// Bytes of long segments that a session sends in one turn, in whole segments: they delay short
@@ -168,15 +168,13 @@ impl ControlLanes {
         core: &mut Core,
         driver: &mut AnyDriver,
     ) -> io::Result<bool> {
-        let Some(control) = self.all.get_mut(session as usize) else { return Ok(false) };
+        let control = self.of(session);
         let Some(lane) = control.writable() else { return Ok(false) };
-        let entered = core.enter(session);
-        let Some(lone) = entered.and_then(|(it, cx)| it.lone_segment(cx)) else { return Ok(false) };
-        let has_checksums = lone.has_checksums();
-        let Some(segment) = lone.take() else { return Ok(false) };
-        let sent = control.send_segment(driver, lane, (segment, has_checksums));
-        control.await_something(session, &mut self.awaited);
+        let lone = core.enter(session).and_then(|(it, cx)| it.lone_segment(cx));
+        let Some(segment) = lone.and_then(Lone::take_for_stream) else { return Ok(false) };
+        let sent = control.send_segment(driver, lane, segment);
         let is_whole = control.unsent.is_empty();
+        self.await_something(session);
         if sent > 0 {
             core.with(session, |it, _| it.expect_answer());
         }

@@ -118,17 +118,17 @@ impl EngineDatagrams {
 
     /// Gives a driver the socket. Without datagrams everything uses TCP, unless AF_XDP is required.
     pub(super) fn attach(&mut self, driver: &mut dyn Driver) -> Result<(), Error> {
-        let Some(socket) = &self.socket else { return Ok(()) };
-        let opened = socket.try_clone().and_then(|socket| driver.open_datagrams(socket));
-        match opened {
-            Ok(()) => {
+        let copy = self.socket.as_ref().map(|socket| socket.try_clone());
+        match copy.map(|copy| copy.and_then(|socket| driver.open_datagrams(socket))) {
+            None => return Ok(()),
+            Some(Ok(())) => {
                 let longest = driver.datagram_bytes_max().min(self.longest);
                 let frames = driver.frame_state();
                 self.announced.bytes = longest as u16;
                 self.announced.as_frames =
                     matches!(frames, FrameState::Up { .. } | FrameState::Down { .. });
             }
-            Err(error) => self.refuse(&error),
+            Some(Err(error)) => self.refuse(&error),
         }
         (self.is_polled, self.is_watched, self.is_blocked) = (false, false, false);
         self.blocked.clear();
@@ -436,16 +436,20 @@ impl LaneCx<'_> {
         if !self.driver.accepts_local_peers() {
             return;
         }
-        let Some(known) = self.core.session(session) else { return };
-        let Some((name, address)) = self.paths.first_path(session) else { return };
-        let Some(keys) = known.keys.as_ref().filter(|_| known.is_connected()) else { return };
-        self.driver.connect_peer(LocalPeer {
-            session: name,
-            engine: known.engine,
-            address,
-            key: keys.shared_memory(),
-            is_initiator: known.connection.is_initiator(),
-        });
+        let known = self.core.session(session).filter(|known| known.is_connected());
+        // Without datagrams it has no path.
+        let path = self.paths.first_path(session);
+        if let Some((known, (name, address))) = known.zip(path)
+            && let Some(keys) = debug_assert_some!(known.keys.as_ref(), "its paths use them")
+        {
+            self.driver.connect_peer(LocalPeer {
+                session: name,
+                engine: known.engine,
+                address,
+                key: keys.shared_memory(),
+                is_initiator: known.connection.is_initiator(),
+            });
+        }
     }
 }
 

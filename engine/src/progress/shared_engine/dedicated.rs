@@ -55,9 +55,9 @@ impl Drop for Dedicated {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
         self.place.shared.notify(Keys::ALL);
-        let Some(thread) = self.thread.take() else { return };
         // A waker called by it may drop the engine: it ends after that.
-        if thread.thread().id() != std::thread::current().id() {
+        let is_other = |it: &mut JoinHandle<()>| it.thread().id() != std::thread::current().id();
+        if let Some(thread) = self.thread.take_if(is_other) {
             // A panic was reported already.
             let _ = thread.join();
         }

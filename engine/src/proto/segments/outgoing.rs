@@ -54,10 +54,11 @@ pub(crate) struct Lone<'a> {
 }
 
 impl<'a> Lone<'a> {
-    /// Returns whether it has checksums on a stream ([`append_segment`]).
+    /// Takes it for a stream, with whether it has checksums there ([`append_segment`]).
     #[inline]
-    pub(crate) fn has_checksums(&self) -> bool {
-        self.session.has_checksums
+    pub(crate) fn take_for_stream(self) -> Option<(Outgoing<'a>, bool)> {
+        let has_checksums = self.session.has_checksums;
+        self.take().map(|segment| (segment, has_checksums))
     }
 
     /// Takes it, for a lane that does not acknowledge.
