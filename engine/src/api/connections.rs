@@ -241,7 +241,7 @@ impl<M: Attached> Endpoint<M> {
     /// Binds the endpoint to an event queue.
     pub(super) fn report_to(&self, queue: &EventQueue<M>) {
         let open = self.open();
-        open.engine.with(|it| it.state.completions.events.bind(open.number, queue.number));
+        open.engine.with(|it| it.state.completions.events_mut().bind(open.number, queue.number));
     }
 }
 

@@ -295,7 +295,7 @@ impl Domain {
             transports::watch();
         }
         state.datagrams = datagrams;
-        state.datagrams.socket_window_bytes = window_bytes;
+        state.datagrams.set_socket_window(window_bytes);
         let endpoint = state.core.endpoints_mut().open();
         debug_assert_eq!(endpoint, Some(0), "the first endpoint of an engine is number 0");
         state.completions.open_queue(settings.cq_entries());

@@ -302,7 +302,7 @@ impl<M: Attached> Endpoint<M> {
         let hints = Hints::new(domain.settings().hint());
         // Puts with remote data of peers are reported there.
         let queue = <M::Engine as EngineRef>::number_of(&queues.receive);
-        engine.with(|engine| engine.state.completions.regions.set_queue(number, Some(queue)));
+        engine.with(|engine| engine.state.completions.regions_mut().set_queue(number, Some(queue)));
         Self { domain, mode: M::new(EndpointParts::new(engine, number, queues, hints)) }
     }
 
@@ -383,7 +383,7 @@ impl<M: Attached> Endpoint<M> {
         engine.share_queue(&queues.receive);
         let number = M::Engine::number_of(&queues.receive);
         engine.with(|engine| {
-            engine.state.completions.regions.set_queue(open.number, Some(number));
+            engine.state.completions.regions_mut().set_queue(open.number, Some(number));
         });
         open.queues = queues.clone();
         open.guard.bind(queues);
@@ -424,7 +424,7 @@ impl Endpoint<Owned> {
             Ok((mut state, sockets)) => {
                 // The next thread that attaches it opens them again.
                 state.completions.close_queue(0);
-                state.completions.counting.unbind(0);
+                state.completions.counting_mut().unbind(0);
                 Ok(Endpoint { domain, mode: Detached { state, sockets } })
             }
             Err((engine, error)) => {

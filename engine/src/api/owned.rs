@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::engine_ref::EngineRef;
 use crate::progress::caretaker::EngineCell;
-use crate::progress::completions::{PostedTo, ReceiveMemory, outcome_of};
+use crate::progress::completions::{PostedTo, ReceiveMemory};
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, PostResult, Refused};
 use crate::progress::wait_object::WaitObject;
@@ -223,14 +223,13 @@ impl EngineRef for Rc<EngineCell> {
 
     fn cancel_handle(&self, handle: &Id) -> bool {
         let mut engine = self.borrow_mut();
-        let operation = engine.state.completions.handles.get(*handle).and_then(|it| it.operation);
+        let operation = engine.state.completions.operation_of(*handle);
         operation.is_some_and(|operation| engine.state.cancel(operation))
     }
 
     fn abort_handle(&self, handle: &Id) {
         let mut engine = self.borrow_mut();
-        let operation = engine.state.completions.handles.get(*handle).and_then(|it| it.operation);
-        if let Some(operation) = operation {
+        if let Some(operation) = engine.state.completions.operation_of(*handle) {
             engine.abort(operation);
         }
     }
@@ -340,7 +339,5 @@ fn named(id: Id) -> OperationId {
 }
 
 fn take_outcome(engine: &mut Engine, handle: Id) -> Option<Outcome> {
-    let handles = &mut engine.state.completions.handles;
-    handles.get(handle)?.outcome.as_ref()?;
-    handles.remove(handle)?.outcome.map(outcome_of)
+    engine.state.completions.take_outcome(handle).map(|(outcome, _)| outcome)
 }

@@ -373,7 +373,7 @@ impl<M: Attached> Region<M> {
         if self.wait_until_unused(None, Some(CLOSE_GRACE)).is_err() {
             self.abort_accesses();
         }
-        self.engine.with_to_let_go(|engine| engine.state.completions.regions.remove(self.id));
+        self.engine.with_to_let_go(|engine| engine.state.completions.regions_mut().remove(self.id));
     }
 }
 

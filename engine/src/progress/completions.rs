@@ -135,15 +135,15 @@ const _: () = assert!(size_of::<Option<CompletionSlot>>() <= 128);
 
 /// A handle's side of an operation.
 #[derive(Debug, Default)]
-pub(crate) struct Handle {
-    pub(crate) operation: Option<Id>,
-    pub(crate) outcome: Option<(Result<Status, Error>, Option<Buffer>)>,
+pub(super) struct Handle {
+    operation: Option<Id>,
+    outcome: Option<(Result<Status, Error>, Option<Buffer>)>,
     /// The waiter for it outside of the engine.
-    pub(crate) ticket: Option<Arc<Ticket>>,
+    ticket: Option<Arc<Ticket>>,
     /// Matching order of receives with handles; 0: not matched.
-    pub(crate) order: u64,
+    order: u64,
     /// The handle was dropped; the result is discarded when it arrives.
-    pub(crate) is_abandoned: bool,
+    is_abandoned: bool,
 }
 
 impl Handle {
@@ -184,21 +184,21 @@ pub(crate) struct Completions {
     /// All other operations, by the index of their ids.
     slots: Vec<Option<CompletionSlot>>,
     queues: Vec<EntryQueue>,
-    pub(crate) handles: Table<Handle>,
-    pub(crate) events: EventQueues,
-    pub(crate) counting: Counting,
+    handles: Table<Handle>,
+    events: EventQueues,
+    counting: Counting,
     copies: CopyMeter,
     wakeups: Wakeups,
     /// Memory that peers may access.
-    pub(crate) regions: RegisteredMemory,
+    regions: RegisteredMemory,
     /// Bytes copied between user memory and segments or receive buffers.
-    pub(crate) copied_bytes: u64,
+    copied_bytes: u64,
     /// Operations that have ended.
-    pub(super) finished: u64,
+    finished: u64,
     /// Matches of receives with handles, in order.
     matches: u64,
     /// Proves to peers on this host whether their reads of this memory are valid.
-    pub(super) cookie: Option<Arc<ProcessCookie>>,
+    cookie: Option<Arc<ProcessCookie>>,
 }
 
 impl Completions {
@@ -295,16 +295,82 @@ impl Completions {
         self.handles.insert(handle).ok()
     }
 
-    /// Ends a handle that has no user any more. Returns it if its operation has ended; otherwise
-    /// that runs to its end without a waiter.
-    pub(super) fn end_handle(&mut self, id: Id) -> Option<Handle> {
-        match self.handles.get_mut(id) {
-            Some(handle) if handle.outcome.is_none() => {
-                handle.is_abandoned = true;
-                None
-            }
-            _ => self.handles.remove(id),
+    /// Returns the outstanding operation of a handle.
+    pub(crate) fn operation_of(&self, handle: Id) -> Option<Id> {
+        self.handles.get(handle).filter(|handle| handle.outcome.is_none())?.operation
+    }
+
+    /// Takes the outcome of a handle, with the matching order of its message, and ends the handle.
+    /// `None`: its operation is outstanding.
+    pub(crate) fn take_outcome(&mut self, handle: Id) -> Option<(Outcome, u64)> {
+        let (outcome, order) = {
+            let handle = self.handles.get_mut(handle)?;
+            (handle.outcome.take()?, handle.order)
+        };
+        self.handles.remove(handle);
+        Some((outcome_of(outcome), order))
+    }
+
+    /// Ends a handle that has no user any more. Returns its outcome, as [`Self::take_outcome`];
+    /// an outstanding operation runs to its end without a waiter.
+    pub(super) fn end_handle(&mut self, handle: Id) -> Option<(Outcome, u64)> {
+        let outcome = self.take_outcome(handle);
+        if let Some(handle) = self.handles.get_mut(handle) {
+            handle.is_abandoned = true;
         }
+        outcome
+    }
+
+    /// Removes the handle of an operation that is not outstanding after all.
+    pub(super) fn remove_handle(&mut self, handle: Id) {
+        self.handles.remove(handle);
+    }
+
+    /// Returns the event queues.
+    pub(crate) fn events(&self) -> &EventQueues {
+        &self.events
+    }
+
+    /// Returns the event queues.
+    pub(crate) fn events_mut(&mut self) -> &mut EventQueues {
+        &mut self.events
+    }
+
+    /// Returns the counters of endpoints.
+    pub(crate) fn counting_mut(&mut self) -> &mut Counting {
+        &mut self.counting
+    }
+
+    /// Returns the memory that peers may access.
+    pub(crate) fn regions_mut(&mut self) -> &mut RegisteredMemory {
+        &mut self.regions
+    }
+
+    /// Counts bytes copied between user memory and segments or receive buffers.
+    #[inline]
+    pub(super) fn count_copied(&mut self, bytes: u64) {
+        self.copied_bytes += bytes;
+    }
+
+    /// Returns the bytes copied between user memory and segments or receive buffers.
+    pub(super) fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
+    }
+
+    /// Returns the number of operations that have ended.
+    #[inline]
+    pub(super) fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    /// Sets what proves to peers on this host whether their reads of this memory are valid.
+    pub(super) fn set_cookie(&mut self, cookie: Option<Arc<ProcessCookie>>) {
+        self.cookie = cookie;
+    }
+
+    /// Returns that.
+    pub(super) fn cookie(&self) -> Option<&ProcessCookie> {
+        self.cookie.as_deref()
     }
 
     /// Returns whether there is space for the completion of one more operation. A handle has its
@@ -594,7 +660,7 @@ fn checksum_of_window(window: &Window, span: Span, (offset, length): (usize, usi
 }
 
 /// Returns the result of a finished handle.
-pub(crate) fn outcome_of((result, buffer): (Result<Status, Error>, Option<Buffer>)) -> Outcome {
+fn outcome_of((result, buffer): (Result<Status, Error>, Option<Buffer>)) -> Outcome {
     match result {
         Ok(status) => {
             let buffer = buffer.unwrap_or_else(|| Buffer::Heap(Vec::new()));

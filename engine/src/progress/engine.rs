@@ -168,9 +168,9 @@ impl EngineState {
     /// completions, and the next turn can do the rest of this one.
     #[inline]
     fn has_message(&mut self, finished: u64) -> bool {
-        self.completions.finished > finished
+        self.completions.finished() > finished
             && self.core.is_at_rest()
-            && !self.datagrams.has_more
+            && !self.datagrams.has_more()
             && !std::mem::replace(&mut self.owes_rest, true)
     }
 
@@ -229,7 +229,7 @@ impl Engine {
         listeners.into_iter().try_for_each(|it| driver.listen(it.into_inner())).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
         driver.enable_shared_memory(state.core.engine());
-        state.completions.cookie = driver.process_cookie();
+        state.completions.set_cookie(driver.process_cookie());
         let mut roles: Vec<_> = state.roles.take_all();
         let mut renamed = Vec::new();
         for (old, socket) in sockets {
@@ -300,7 +300,7 @@ impl Engine {
             self.state.read_clock();
         }
         let began_ns = self.state.now_ns;
-        let finished = self.state.completions.finished;
+        let finished = self.state.completions.finished();
         let mut happened = self.read_polled();
         if happened && self.state.has_message(finished) {
             return Ok(true);
@@ -520,7 +520,7 @@ impl Engine {
             now_ns: &mut state.now_ns,
         };
         let EngineState { handshakes, bulk, controls, rails, .. } = state;
-        let announced = state.datagrams.announced;
+        let announced = state.datagrams.announced();
         (handshakes, SetupCx { lanes, controls, bulk, rails, announced })
     }
 

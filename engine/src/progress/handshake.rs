@@ -106,7 +106,7 @@ impl Handshakes {
     fn refuse(&mut self, key: LaneKey, remote: SocketAddr, cause: &str, cx: &mut SetupCx<'_>) {
         self.dismiss(key, cx);
         let event = Event::Refused { remote, cause: cause.to_owned() };
-        cx.lanes.completions.events.push(&event);
+        cx.lanes.completions.events_mut().push(&event);
         if self.refusals.exceed_rate(*cx.lanes.now_ns) {
             cx.lanes.driver.pause_accept(refusals::PAUSE);
         }

@@ -69,7 +69,7 @@ impl Requests {
                 &bytes[..status.length],
                 now_ns,
                 |address| Address::from_bytes(address).is_ok_and(|it| Some(it.engine()) == engine),
-                || completions.events.has_room(ends.0),
+                || completions.events().has_room(ends.0),
             );
         }
     }
@@ -253,7 +253,7 @@ impl Engine {
                     (endpoint, Event::ConnectionEnded { connection, end })
                 }
             };
-            self.state.completions.events.push_to_endpoint(endpoint, event);
+            self.state.completions.events_mut().push_to_endpoint(endpoint, event);
         }
     }
 
@@ -266,7 +266,7 @@ impl Engine {
             Some(peer) => {
                 if let Some(endpoint) = manager.granted(link, peer.0) {
                     let connection = ConnectionId(link);
-                    self.state.completions.events.push_to_endpoint(
+                    self.state.completions.events_mut().push_to_endpoint(
                         endpoint,
                         Event::ConnectionOpened { connection, peer, data },
                     );

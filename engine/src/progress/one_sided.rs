@@ -134,7 +134,7 @@ impl Engine {
         };
         let posted = self.post_one_sided(request, memory, CompletionRoute::Handle(handle), more);
         if posted.is_err() {
-            self.state.completions.handles.remove(handle);
+            self.state.completions.remove_handle(handle);
         }
         posted.map(|_| PostResult::Pending(handle))
     }
@@ -236,7 +236,7 @@ impl Engine {
         let staged = entered.and_then(|(it, cx)| it.stage_put_now(cx, endpoint, request));
         let Some(room) = staged else { return false };
         room.copy_from_slice(bytes);
-        self.state.completions.copied_bytes += bytes.len() as u64;
+        self.state.completions.count_copied(bytes.len() as u64);
         self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);
         self.flush_posted(session, request.hint, more);
         true

@@ -138,7 +138,7 @@ impl Engine {
             return Ok(self.send_in_new_room(to, request, more, fill));
         };
         fill(room);
-        self.state.completions.copied_bytes += request.length;
+        self.state.completions.count_copied(request.length);
         self.flush_posted(to.session, request.hint, more);
         Ok(true)
     }
@@ -160,7 +160,7 @@ impl Engine {
                 self.state.stage_waiting();
                 if let Some(room) = self.state.core.stage_now(to, request) {
                     fill(room);
-                    self.state.completions.copied_bytes += request.length;
+                    self.state.completions.count_copied(request.length);
                     self.flush_posted(to.session, request.hint, more);
                     return true;
                 }
@@ -346,7 +346,7 @@ impl Engine {
         };
         let posted = self.post_send(request, memory, CompletionRoute::Handle(handle), more);
         if !matches!(posted, Ok(PostResult::Pending(_))) {
-            self.state.completions.handles.remove(handle);
+            self.state.completions.remove_handle(handle);
         }
         Ok(match posted? {
             PostResult::Pending(_) => PostResult::Pending(handle),

@@ -1,6 +1,5 @@
 //! Receives whose handle is dropped before its result was taken: a whole message is put back.
 
-use super::completions::outcome_of;
 use super::engine::EngineState;
 use super::outside::Ticket;
 use crate::proto::effects::Arrival;
@@ -11,17 +10,12 @@ impl EngineState {
     /// Abandons the receive of a handle at `endpoint`: it is cancelled, put back, or continues to
     /// its end where its message is in progress.
     pub(crate) fn give_up_receive(&mut self, handle: Id, endpoint: u16) {
-        let found = self.completions.handles.get(handle);
-        let found = debug_assert_some!(found, "a handle lasts until it is dropped");
-        let outstanding = found.filter(|found| found.outcome.is_none());
-        if let Some(operation) = outstanding.and_then(|found| found.operation) {
+        if let Some(operation) = self.completions.operation_of(handle) {
             // If it can be cancelled, it has an outcome then.
             self.cancel(operation);
         }
-        if let Some(ended) = self.completions.end_handle(handle)
-            && let Some(Ok(completed)) = ended.outcome.map(outcome_of)
-        {
-            self.put_back(endpoint, completed, ended.order);
+        if let Some((Ok(completed), order)) = self.completions.end_handle(handle) {
+            self.put_back(endpoint, completed, order);
         }
     }
 

@@ -36,7 +36,7 @@ impl EngineState {
         };
         let posted = self.post_receive(request, memory, CompletionRoute::Handle(handle));
         if posted.is_err() {
-            self.completions.handles.remove(handle);
+            self.completions.remove_handle(handle);
         }
         posted.map(|_| handle)
     }

@@ -60,7 +60,7 @@ impl EngineState {
         let staging_bytes = self.core.pool().allocated_bytes().0;
         Counters {
             syscalls: driver.syscalls,
-            copied_bytes: self.completions.copied_bytes,
+            copied_bytes: self.completions.copied_bytes(),
             segments_received: core.segments_received,
             segments_by_datagram: datagrams.segments,
             frames_received: core.frames_received,

@@ -55,7 +55,7 @@ fn world(seed: u64) -> World {
 fn events(world: &mut World, host: usize) -> (Vec<PeerFailure>, usize) {
     let mut reported = (Vec::new(), 0);
     let Some(engine) = world.engine(host) else { return reported };
-    while let Some(event) = engine.state.completions.events.first().pop_front() {
+    while let Some(event) = engine.state.completions.events_mut().first().pop_front() {
         match event {
             Event::Disconnected { failure, .. } => reported.0.push(failure),
             Event::Connected { .. } => reported.1 += 1,

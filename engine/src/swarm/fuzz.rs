@@ -140,7 +140,7 @@ fn collect(world: &mut World, ended: &mut [usize]) {
             }
         }
         let engine = world.engine(host).unwrap();
-        while let Some(event) = engine.state.completions.events.first().pop_front() {
+        while let Some(event) = engine.state.completions.events_mut().first().pop_front() {
             if let Event::Disconnected { failure, .. } = event {
                 assert!(!failure.to_string().contains("protocol"), "{failure}");
             }

@@ -507,7 +507,7 @@ fn a_path_that_fails_from_the_start_is_reported() {
         talk(&mut world, [0, 1], "by the first rail");
         pass(&mut world, 1500 * MILLISECOND);
         let causes = [0, 1].map(|host| {
-            let events = world.engine(host).unwrap().state.completions.events.first();
+            let events = world.engine(host).unwrap().state.completions.events_mut().first();
             events.iter().find_map(|event| match event {
                 Event::PathChanged { state: PathState::Down, cause, .. } => Some(*cause),
                 _ => None,

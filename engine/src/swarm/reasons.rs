@@ -79,7 +79,7 @@ fn a_proof_that_is_late_ends_the_session_of_who_sent_it() {
     assert!(world.net.borrow_mut().take_given_up().is_empty());
     let mut events = Vec::new();
     run(&mut world, "the session ends", |world| {
-        events.extend(world.engine(0).unwrap().state.completions.events.first().drain(..));
+        events.extend(world.engine(0).unwrap().state.completions.events_mut().first().drain(..));
         events.iter().any(|event| matches!(event, Event::Disconnected { .. }))
     });
     let Some(Event::Disconnected { failure: PeerFailure::Lost(cause), .. }) = events.last() else {

@@ -235,7 +235,7 @@ pub(super) fn talk(world: &mut World, pair: [usize; 2], what: &str) {
 fn assert_events_alternate(world: &mut World, host: usize) {
     let mut up = std::collections::BTreeSet::new();
     let engine = world.engine(host).unwrap();
-    while let Some(event) = engine.state.completions.events.first().pop_front() {
+    while let Some(event) = engine.state.completions.events_mut().first().pop_front() {
         match event {
             Event::Connected { address } => {
                 assert!(up.insert(address.engine()), "connected twice: {address}");
@@ -302,7 +302,7 @@ fn connects_cross_whose_peer_was_unknown_when_its_hello_came() {
         connect(&mut world, 1, 0);
         pass(&mut world, 100 * MILLISECOND);
         for host in 0..2 {
-            let events = world.engine(host).unwrap().state.completions.events.first();
+            let events = world.engine(host).unwrap().state.completions.events_mut().first();
             let events: Vec<Event> = events.drain(..).collect();
             let [Event::Connected { .. }] = events[..] else { panic!("seed {seed}: {events:?}") };
         }
@@ -643,12 +643,12 @@ fn a_session_ends_once_and_for_its_first_cause() {
     let mut world = world(1, 2, &config());
     talk(&mut world, [0, 1], "before");
     let engine = world.engine(0).unwrap();
-    engine.state.completions.events.first().clear();
+    engine.state.completions.events_mut().first().clear();
     engine.state.lose(0, "first");
     engine.state.lose(0, "second");
     pass(&mut world, 10 * MILLISECOND);
     let events: Vec<_> =
-        world.engine(0).unwrap().state.completions.events.first().drain(..).collect();
+        world.engine(0).unwrap().state.completions.events_mut().first().drain(..).collect();
     let [Event::Disconnected { failure, .. }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(*failure, PeerFailure::Lost("first".into()));
 }

@@ -56,7 +56,7 @@ fn world_of(
 fn failures(world: &mut World, host: usize) -> Vec<PeerFailure> {
     let engine = world.engine(host).unwrap();
     let mut reported = Vec::new();
-    while let Some(event) = engine.state.completions.events.first().pop_front() {
+    while let Some(event) = engine.state.completions.events_mut().first().pop_front() {
         if let Event::Disconnected { failure, .. } = event {
             reported.push(failure);
         }

@@ -98,7 +98,7 @@ fn a_peer_that_is_left_acknowledges_long_messages() {
         let (mut came, mut failure) = (0, None);
         run(&mut world, "the session ends", |world| {
             came += drain(world, 1).iter().filter(|done| done.result.is_ok()).count() as u64;
-            let events = world.engine(0).unwrap().state.completions.events.first();
+            let events = world.engine(0).unwrap().state.completions.events_mut().first();
             while let Some(event) = events.pop_front() {
                 if let crate::types::Event::Disconnected { failure: cause, .. } = event {
                     failure = Some(cause);

@@ -57,7 +57,7 @@ fn sessions_connected(world: &World, host: usize) -> usize {
 }
 
 fn refusals(world: &mut World, host: usize) -> Vec<String> {
-    let events = world.engine(host).unwrap().state.completions.events.first();
+    let events = world.engine(host).unwrap().state.completions.events_mut().first();
     let refused = events.drain(..).filter_map(|event| match event {
         Event::Refused { cause, .. } => Some(cause),
         _ => None,
@@ -197,9 +197,9 @@ fn liar(envelopes: u32, bytes: u32) -> Option<PeerFailure> {
         let length = total.saturating_sub(index * limit).min(limit) as usize;
         send(&mut world, 0, target, 100 + u64::from(index), length, CompletionLevel::Inject);
     }
-    world.engine(1).unwrap().state.completions.events.first().clear();
+    world.engine(1).unwrap().state.completions.events_mut().first().clear();
     pass(&mut world, 10 * MILLISECOND);
-    let events = world.engine(1).unwrap().state.completions.events.first();
+    let events = world.engine(1).unwrap().state.completions.events_mut().first();
     events.drain(..).find_map(|event| match event {
         Event::Disconnected { failure, .. } => Some(failure),
         _ => None,

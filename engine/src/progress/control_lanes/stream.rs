@@ -245,7 +245,7 @@ impl ControlLanes {
         bytes: &[u8],
         cx: &mut LaneCx<'_>,
     ) {
-        cx.completions.copied_bytes += bytes.len() as u64;
+        cx.completions.count_copied(bytes.len() as u64);
         cx.core.ready_mut().take_if_latest(session, Work::Flush);
         let control = self.of(session);
         let (mut sent, mut length) = (0, 0);

@@ -67,13 +67,13 @@ pub(crate) struct EngineDatagrams {
     /// Longest datagram that its NIC carries, if known.
     longest: usize,
     /// Bytes of bulk data that fit the socket's buffer alone.
-    pub(crate) socket_window_bytes: u64,
+    socket_window_bytes: u64,
     /// What this engine announces.
-    pub(super) announced: Announced,
+    announced: Announced,
     is_polled: bool,
     is_watched: bool,
     /// The last turn read as many as permitted.
-    pub(super) has_more: bool,
+    has_more: bool,
     idle_turns: u32,
     /// When the first of these turns was.
     idle_since_ns: u64,
@@ -146,6 +146,22 @@ impl EngineDatagrams {
     /// Returns the socket, if datagrams are used; otherwise why a driver rejected it, if one did.
     pub(crate) fn socket(&self) -> Result<&EngineFd<UdpSocket>, Option<&str>> {
         self.socket.as_ref().ok_or(self.refusal.as_deref())
+    }
+
+    /// Sets how many bytes of bulk data fit the socket's buffer alone.
+    pub(crate) fn set_socket_window(&mut self, bytes: u64) {
+        self.socket_window_bytes = bytes;
+    }
+
+    /// Returns what this engine announces.
+    pub(super) fn announced(&self) -> Announced {
+        self.announced
+    }
+
+    /// Returns whether the last turn read as many as permitted.
+    #[inline]
+    pub(super) fn has_more(&self) -> bool {
+        self.has_more
     }
 
     fn is_open(&self) -> bool {
