@@ -45,7 +45,7 @@ impl<M: Attached> ClaimedMessage<M> {
 impl<M: Attached> Drop for ClaimedMessage<M> {
     fn drop(&mut self) {
         if let Some(claim) = self.claim.take() {
-            self.engine.with_to_let_go(|engine| engine.state.core.discard_claimed(claim));
+            self.engine.with_to_let_go(|engine| engine.state.core_mut().discard_claimed(claim));
         }
     }
 }

@@ -250,7 +250,7 @@ impl Domain {
         // Where the user names no address, routes decide which one connections leave from.
         let are_bound = has_several || settings.listen_address().is_some();
         let rails = if are_bound { selection.rails.clone() } else { Vec::new() };
-        let datagrams = match settings.control_lane() {
+        let mut datagrams = match settings.control_lane() {
             ControlLane::Tcp => EngineDatagrams::default(),
             ControlLane::Xdp => {
                 let taken = |error| Error::system("control_lane = xdp", error);
@@ -268,8 +268,17 @@ impl Domain {
             .map_err(|error| Error::system("the kernel gives no random numbers", error))?;
         let engine = random.random::<u64>().max(1);
         let window_bytes = socket_window_bytes(&datagrams);
+        datagrams.set_socket_window(window_bytes);
         let placement = self.placement(nic.numa_node);
-        let mut state = placement.with_memory(|| {
+        let rail_listeners = match has_several {
+            true => driver::tcp::listeners_of_rails(&listener, &selection.rails),
+            false => Vec::new(),
+        };
+        let publisher = self.0.exporter.as_ref().map(|exporter| Publisher::new(exporter.slot()));
+        if settings.verbose() {
+            transports::watch();
+        }
+        let state = placement.with_memory(|| {
             EngineState::new(EngineParts {
                 engine,
                 random,
@@ -280,26 +289,14 @@ impl Domain {
                 arena: Arc::clone(&self.0.arena),
                 listener,
                 locator,
+                rail_listeners,
                 rails,
+                chosen_rails: selection.rails,
+                datagrams,
+                placement: Arc::clone(&placement),
+                reports: Reports { publisher, is_verbose: settings.verbose() },
             })
         });
-        if has_several {
-            let of_rails =
-                driver::tcp::listeners_of_rails(state.listeners.first(), &selection.rails);
-            state.listeners.add(of_rails);
-        }
-        state.rails.set_chosen(selection.rails);
-        let publisher = self.0.exporter.as_ref().map(|exporter| Publisher::new(exporter.slot()));
-        state.reports = Reports { publisher, is_verbose: settings.verbose() };
-        if settings.verbose() {
-            transports::watch();
-        }
-        state.datagrams = datagrams;
-        state.datagrams.set_socket_window(window_bytes);
-        let endpoint = state.core.endpoints_mut().open();
-        debug_assert_eq!(endpoint, Some(0), "the first endpoint of an engine is number 0");
-        state.completions.open_queue(settings.cq_entries());
-        state.placement = placement;
         Ok(Endpoint::new(self.clone(), Box::new(state)))
     }
 

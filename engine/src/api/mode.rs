@@ -165,9 +165,9 @@ impl<E: EngineRef> Drop for Guard<E> {
         // The last hold on an engine takes it along, with all endpoints.
         let Some(engine) = E::upgrade(&self.engine) else { return };
         let close = |engine: &mut Engine| {
-            engine.state.completions.regions_mut().set_queue(self.number, None);
+            engine.state.completions_mut().regions_mut().set_queue(self.number, None);
             engine.close_endpoint(self.number);
-            engine.state.completions.counting_mut().unbind(self.number);
+            engine.state.completions_mut().counting_mut().unbind(self.number);
         };
         if engine.with_to_let_go(close).is_some() {
             engine.close_queue(&self.queues.transmit);

@@ -90,7 +90,7 @@ impl EngineRef for Rc<EngineCell> {
     }
 
     fn spin(&self) -> Duration {
-        self.borrow_mut().state.config.spin
+        self.borrow_mut().state.spin()
     }
 
     #[inline]
@@ -223,13 +223,13 @@ impl EngineRef for Rc<EngineCell> {
 
     fn cancel_handle(&self, handle: &Id) -> bool {
         let mut engine = self.borrow_mut();
-        let operation = engine.state.completions.operation_of(*handle);
+        let operation = engine.state.completions().operation_of(*handle);
         operation.is_some_and(|operation| engine.state.cancel(operation))
     }
 
     fn abort_handle(&self, handle: &Id) {
         let mut engine = self.borrow_mut();
-        if let Some(operation) = engine.state.completions.operation_of(*handle) {
+        if let Some(operation) = engine.state.completions().operation_of(*handle) {
             engine.abort(operation);
         }
     }
@@ -257,17 +257,17 @@ impl EngineRef for Rc<EngineCell> {
     }
 
     fn open_queue(&self, entries_max: usize) -> u32 {
-        self.borrow_mut().state.completions.open_queue(entries_max)
+        self.borrow_mut().state.completions_mut().open_queue(entries_max)
     }
 
     fn share_queue(&self, queue: &u32) {
-        self.borrow_mut().state.completions.share_queue(*queue);
+        self.borrow_mut().state.completions_mut().share_queue(*queue);
     }
 
     fn close_queue(&self, queue: &u32) {
         // Of one that is dropped inside its own engine the entries go with the engine.
         if let Some(mut engine) = self.borrow_to_let_go() {
-            engine.state.completions.close_queue(*queue);
+            engine.state.completions_mut().close_queue(*queue);
         }
     }
 
@@ -284,12 +284,12 @@ impl EngineRef for Rc<EngineCell> {
     }
 
     fn is_queue_empty(&self, queue: &u32) -> bool {
-        self.borrow_mut().state.completions.is_queue_empty(*queue)
+        self.borrow_mut().state.completions().is_queue_empty(*queue)
     }
 
     #[inline]
     fn read_queue(&self, queue: &u32, into: &mut Vec<Completion>, limit: usize) -> usize {
-        self.borrow_mut().state.completions.take(*queue, into, limit)
+        self.borrow_mut().state.completions_mut().take(*queue, into, limit)
     }
 
     #[inline]
@@ -301,7 +301,7 @@ impl EngineRef for Rc<EngineCell> {
     ) -> Result<usize, Error> {
         let mut engine = self.enter()?;
         let happened = engine.progress()?;
-        let got = engine.state.completions.take(*queue, into, limit);
+        let got = engine.state.completions_mut().take(*queue, into, limit);
         drop(engine);
         if happened {
             self.wake_tasks();
@@ -317,7 +317,7 @@ impl EngineRef for Rc<EngineCell> {
         deadline: Option<Instant>,
     ) -> Result<usize, Error> {
         let got = self.enter()?.wait(deadline, |engine| {
-            let completions = &mut engine.state.completions;
+            let completions = engine.state.completions_mut();
             let got = queues
                 .clone()
                 .fold(0, |got, queue| got + completions.take(*queue, into, limit - got));
@@ -339,5 +339,5 @@ fn named(id: Id) -> OperationId {
 }
 
 fn take_outcome(engine: &mut Engine, handle: Id) -> Option<Outcome> {
-    engine.state.completions.take_outcome(handle).map(|(outcome, _)| outcome)
+    engine.state.completions_mut().take_outcome(handle).map(|(outcome, _)| outcome)
 }

@@ -211,17 +211,17 @@ impl EngineRef for Arc<SharedEngine> {
     }
 
     fn open_queue(&self, entries_max: usize) -> Arc<OutsideQueue> {
-        (**self).with(|engine| engine.state.completions.open_outside_queue(entries_max))
+        (**self).with(|engine| engine.state.completions_mut().open_outside_queue(entries_max))
     }
 
     fn share_queue(&self, queue: &Arc<OutsideQueue>) {
-        (**self).with(|engine| engine.state.completions.share_queue(queue.number()));
+        (**self).with(|engine| engine.state.completions_mut().share_queue(queue.number()));
     }
 
     fn close_queue(&self, queue: &Arc<OutsideQueue>) {
         let number = queue.number();
         // Of one that is dropped inside its own engine the entries go with the engine.
-        (**self).with_to_let_go(|engine| engine.state.completions.close_queue(number));
+        (**self).with_to_let_go(|engine| engine.state.completions_mut().close_queue(number));
     }
 
     fn number_of(queue: &Arc<OutsideQueue>) -> u32 {

@@ -6,20 +6,25 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 
+pub(crate) use super::EngineState;
 use super::background::WakeFds;
 use super::bulk::{BulkSockets, LaneEnd};
 use super::clock::Clock;
 use super::completions::Completions;
 use super::completions::pieces::Scratch;
 use super::context::LaneCx;
+#[cfg(test)]
+use super::control_lanes::ControlConnection;
 use super::control_lanes::ControlLanes;
 use super::datagram::{EngineDatagrams, Rings};
 use super::handshake::Handshakes;
 use super::listeners::Listeners;
+use super::manager::Requests;
 use super::monitor::EngineQuestions;
 use super::rails::LocalRails;
 use super::roles::Roles;
 use super::setup::SetupCx;
+use super::statistics::Reports;
 use super::ticks::Ticks;
 use super::traits::{DriverEvent, LaneKey};
 use super::zero_copy::Policy;
@@ -72,41 +77,6 @@ impl LoopConfig {
     }
 }
 
-/// Everything of an engine but its driver: the part that moves between threads.
-pub(crate) struct EngineState {
-    pub(crate) core: Core,
-    pub(crate) completions: Completions,
-    /// Connections between endpoints.
-    pub(crate) requests: super::manager::Requests,
-    pub(crate) config: LoopConfig,
-    /// Rings in shared memory.
-    pub(super) rings: Rings,
-    pub(super) scratch: Scratch,
-    /// Requests for the memory of local peers.
-    pub(crate) handshakes: Handshakes,
-    pub(crate) arena: Arc<Arena>,
-    pub(crate) listeners: Listeners,
-    pub(crate) rails: LocalRails,
-    /// Placement of its threads and its memory.
-    pub(crate) placement: Arc<Placement>,
-    /// Whom it reports to.
-    pub(crate) reports: super::statistics::Reports,
-    /// The paths of its sessions.
-    pub(crate) paths: PathTable,
-    pub(crate) datagrams: EngineDatagrams,
-    pub(super) roles: Roles,
-    pub(crate) controls: ControlLanes,
-    pub(super) bulk: BulkSockets,
-    pub(super) polls: u64,
-    pub(crate) now_ns: u64,
-    pub(crate) clock: Clock,
-    ticks: Ticks,
-    /// The last turn ended with a message, before it polled the driver.
-    pub(super) owes_rest: bool,
-    /// When engines of peers are probed.
-    pub(super) engine_questions: EngineQuestions,
-}
-
 /// What an engine is made of.
 pub(crate) struct EngineParts {
     /// Its id, unique in the job.
@@ -122,29 +92,45 @@ pub(crate) struct EngineParts {
     /// The socket that it listens on, and the address by which peers reach it.
     pub(crate) listener: TcpListener,
     pub(crate) locator: SocketAddr,
+    /// Additional listeners, each bound to one of several rails.
+    pub(crate) rail_listeners: Vec<TcpListener>,
+    /// The rails that it uses; empty: routes decide.
     pub(crate) rails: Vec<Rail>,
+    /// The same where routes decide: the rails chosen then.
+    pub(crate) chosen_rails: Vec<Rail>,
+    pub(crate) datagrams: EngineDatagrams,
+    /// Placement of its threads and its memory.
+    pub(crate) placement: Arc<Placement>,
+    /// Whom it reports to.
+    pub(crate) reports: Reports,
 }
 
 impl EngineState {
-    /// Creates an engine.
+    /// Creates an engine with endpoint 0, and queue 0.
     pub(crate) fn new(parts: EngineParts) -> Self {
-        let EngineParts { engine, random, core, config, keys, arena, .. } = parts;
-        let EngineParts { entries_max, listener, locator, rails, .. } = parts;
+        let EngineParts { engine, random, core, config, keys, arena, datagrams, .. } = parts;
+        let EngineParts { entries_max, listener, locator, rail_listeners, rails, .. } = parts;
+        let EngineParts { chosen_rails, placement, reports, .. } = parts;
         let receive_buffer_bytes =
             config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2);
+        let mut core = Core::new(engine, core);
+        let endpoint = core.endpoints_mut().open();
+        debug_assert_eq!(endpoint, Some(0), "the first endpoint of an engine is number 0");
+        let mut completions = Completions::new(entries_max);
+        completions.open_queue(entries_max);
         Self {
-            core: Core::new(engine, core),
-            completions: Completions::new(entries_max),
-            requests: super::manager::Requests::default(),
+            core,
+            completions,
+            requests: Requests::default(),
             config,
             handshakes: Handshakes::new(keys, random),
             arena,
-            listeners: Listeners::new(listener),
-            rails: LocalRails::new(locator, rails),
-            placement: Arc::default(),
-            reports: <_>::default(),
+            listeners: Listeners::new(listener, rail_listeners),
+            rails: LocalRails::new(locator, rails, chosen_rails),
+            placement,
+            reports,
             paths: PathTable::default(),
-            datagrams: EngineDatagrams::default(),
+            datagrams,
             roles: Roles::default(),
             controls: ControlLanes::new(receive_buffer_bytes),
             rings: Rings::default(),
@@ -157,6 +143,67 @@ impl EngineState {
             owes_rest: false,
             engine_questions: EngineQuestions::default(),
         }
+    }
+
+    // ---- For the interface ----
+
+    /// Returns the protocol.
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Returns the protocol, for calls that end no operation.
+    pub(crate) fn core_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+
+    /// Calls the protocol, which may end operations.
+    pub(crate) fn with_core<R>(
+        &mut self,
+        call: impl FnOnce(&mut Core, &mut Completions) -> R,
+    ) -> R {
+        call(&mut self.core, &mut self.completions)
+    }
+
+    /// Returns the memory of operations, and the queues of their completions.
+    pub(crate) fn completions(&self) -> &Completions {
+        &self.completions
+    }
+
+    /// Returns the memory of operations, and the queues of their completions.
+    #[inline]
+    pub(crate) fn completions_mut(&mut self) -> &mut Completions {
+        &mut self.completions
+    }
+
+    /// Returns the connections between endpoints.
+    pub(crate) fn requests_mut(&mut self) -> &mut Requests {
+        &mut self.requests
+    }
+
+    /// Returns the paths of its sessions.
+    pub(crate) fn session_paths(&self) -> &PathTable {
+        &self.paths
+    }
+
+    /// Returns its datagrams.
+    pub(crate) fn datagrams(&self) -> &EngineDatagrams {
+        &self.datagrams
+    }
+
+    /// Returns the rails that were chosen, also where routes decide.
+    pub(crate) fn chosen_rails(&self) -> &[Rail] {
+        self.rails.chosen()
+    }
+
+    /// Returns the placement of its threads and its memory.
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Returns the time of busy polling before sleeping.
+    pub(crate) fn spin(&self) -> Duration {
+        self.config.spin
     }
 
     #[inline(always)]
@@ -193,6 +240,37 @@ impl EngineState {
                         | super::roles::ConnectionRole::Bulk { .. }
                 )
             })
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl EngineState {
+    /// Takes the time from the world that this thread simulates.
+    pub(crate) fn use_virtual_time(&mut self) {
+        self.clock = Clock::Virtual;
+        self.completions.use_virtual_time();
+    }
+
+    /// Returns the time of the turn.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Returns the number of unauthenticated connections.
+    pub(crate) fn pending_handshakes(&self) -> usize {
+        self.handshakes.pending()
+    }
+
+    /// Returns the control connection of a session.
+    #[cfg(test)]
+    pub(crate) fn control(&self, session: u32) -> &ControlConnection {
+        self.controls.get(session).expect("the session had one")
+    }
+
+    /// Returns the control connection of a session.
+    #[cfg(test)]
+    pub(crate) fn control_mut(&mut self, session: u32) -> &mut ControlConnection {
+        self.controls.of(session)
     }
 }
 

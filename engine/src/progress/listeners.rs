@@ -18,19 +18,11 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Creates the listeners of an engine that accepts connections at `first`.
-    pub(super) fn new(first: TcpListener) -> Self {
-        Self { first: EngineFd::new(first), of_rails: Vec::new(), due: 0 }
-    }
-
-    /// Returns the one at the wildcard address, or at that of the single rail.
-    pub(crate) fn first(&self) -> &TcpListener {
-        &self.first
-    }
-
-    /// Adds listeners, each bound to one of several rails.
-    pub(crate) fn add(&mut self, of_rails: Vec<TcpListener>) {
-        self.of_rails.extend(of_rails.into_iter().map(EngineFd::new));
+    /// Creates the listeners of an engine that accepts connections at `first`, and on several rails
+    /// at one of `of_rails` each.
+    pub(super) fn new(first: TcpListener, of_rails: Vec<TcpListener>) -> Self {
+        let of_rails = of_rails.into_iter().map(EngineFd::new).collect();
+        Self { first: EngineFd::new(first), of_rails, due: 0 }
     }
 
     /// Copies the descriptors of all listeners, that at the wildcard address first.

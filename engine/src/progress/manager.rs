@@ -101,18 +101,6 @@ impl Requests {
         self.manager.forget(connection.0);
     }
 
-    /// Takes a request, with the address of the requesting side, to be accepted somewhere.
-    pub(crate) fn take(
-        &mut self,
-        core: &Core,
-        endpoint: u16,
-        request: RequestId,
-    ) -> Option<(manager::Request, Address)> {
-        let taken = self.manager.take_request(endpoint, request.0)?;
-        let name = core.name_of(taken.ends.1.index() as u32)?;
-        Some((taken, Address::new(name.engine, name.locators, name.endpoint)))
-    }
-
     /// Ends a connection. Returns `false` if it does not exist any more.
     pub(crate) fn shut_down(&mut self, endpoint: u16, connection: ConnectionId) -> bool {
         self.manager.shut_down(endpoint, connection.0)
@@ -152,6 +140,17 @@ impl From<End> for ConnectionEnd {
 }
 
 impl EngineState {
+    /// Takes a request, with the address of the requesting side, to be accepted somewhere.
+    pub(crate) fn take_request(
+        &mut self,
+        endpoint: u16,
+        request: RequestId,
+    ) -> Option<(manager::Request, Address)> {
+        let taken = self.requests.manager.take_request(endpoint, request.0)?;
+        let name = self.core.name_of(taken.ends.1.index() as u32)?;
+        Some((taken, Address::new(name.engine, name.locators, name.endpoint)))
+    }
+
     /// Receives the messages for the manager.
     fn receive_requests(&mut self) {
         let queue = self.requests.queue;

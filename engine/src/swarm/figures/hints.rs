@@ -117,7 +117,7 @@ fn places(crowd: Hint, last: Message) -> [usize; 2] {
         let mut messages = vec![Message { hint: crowd, ..PLAIN }; CROWD];
         messages.push(last);
         let came = race(&mut world, &messages);
-        let ahead = world.look(1).unwrap().state.core.rendezvous().hinted().grants_ahead;
+        let ahead = world.look(1).unwrap().state.core().rendezvous().hinted().grants_ahead;
         assert_eq!(ahead > 0, last.hint.passes(crowd), "{ahead} grants passed others");
         came.iter().position(|&number| number == CROWD).unwrap()
     })

@@ -134,7 +134,10 @@ impl Link {
         warming.run(&mut world, 60 * SECOND, Traffic::is_done);
         pass(&mut world, 10 * MILLI + 20 * self.rtt_ns);
         for host in 0..2 {
-            assert!(world.look(host).unwrap().state.paths.of(0).unwrap().are_open(), "{self:?}");
+            assert!(
+                world.look(host).unwrap().state.session_paths().of(0).unwrap().are_open(),
+                "{self:?}"
+            );
         }
         world.net.borrow_mut().datagram_impairments.loss_ppm = self.loss_ppm;
         world
