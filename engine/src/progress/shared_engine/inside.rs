@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::nanoseconds;
 use super::place::{EnginePlace, PendingWakeups};
@@ -192,7 +191,7 @@ impl Inside {
         while self.waiting_injects.front().is_some_and(|id| !operations.contains(*id)) {
             self.waiting_injects.pop_front();
         }
-        place.waiting_injects.store(self.waiting_injects.len(), Ordering::Relaxed);
+        place.set_waiting_injects(self.waiting_injects.len());
     }
 
     /// Posts a request that was left to the holder. One that a limit refuses ends with that error:

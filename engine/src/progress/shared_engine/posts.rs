@@ -45,16 +45,10 @@ impl Turn<'_> {
     pub(super) fn end(self) {
         let Self { engine, guard } = self;
         let place = &*engine.place;
-        place.activity.count();
-        let ended = if guard.is_quiet() { place.shared.end(guard) } else { Err(guard) };
+        place.count_call();
+        let ended = if guard.is_quiet() { place.shared().end(guard) } else { Err(guard) };
         match ended {
-            Ok(()) => {
-                if place.activity.wakes_caretaker()
-                    && let Some(caretaker) = &engine.membership
-                {
-                    caretaker.wake();
-                }
-            }
+            Ok(()) => place.wake_caretaker(engine.membership.as_ref()),
             Err(guard) => engine.end_slowly(guard),
         }
     }
@@ -65,7 +59,7 @@ impl SharedEngine {
     /// waits.
     #[inline]
     pub(super) fn try_begin(&self) -> Result<Turn<'_>, Option<Inner<'_>>> {
-        let guard = self.place.shared.try_begin()?;
+        let guard = self.place.shared().try_begin()?;
         Ok(Turn { engine: self, guard })
     }
 
@@ -77,7 +71,7 @@ impl SharedEngine {
         inline: impl FnOnce(&mut Engine, P) -> R,
         behind: impl FnOnce(Option<Inner<'_>>, P) -> R,
     ) -> R {
-        self.place.shared.post(
+        self.place.shared().post(
             what,
             |inside, what| inline(inside.engine(), what),
             |guard| Turn { engine: self, guard }.end(),
@@ -90,7 +84,7 @@ impl SharedEngine {
     fn end_slowly(&self, mut guard: Inner<'_>) {
         let pending = RefCell::default();
         guard.after(&self.place, &pending);
-        self.place.shared.end_slowly(guard, |inside, request| {
+        self.place.shared().end_slowly(guard, |inside, request| {
             self.place.apply(inside, request, &pending);
         });
         self.after_call(pending);
@@ -103,7 +97,7 @@ impl SharedEngine {
             return Ok(());
         }
         self.refuse_inherited()?;
-        match self.place.shared.combiner().queue_len() >= self.requests_max {
+        match self.place.shared().combiner().queue_len() >= self.requests_max {
             true => Err(Error::WouldBlock(OTHERS)),
             false => Ok(()),
         }
@@ -118,11 +112,7 @@ impl SharedEngine {
         if guard.is_none() {
             self.refuse_inherited()?;
         }
-        let waiting = || {
-            let waiting_injects = self.place.waiting_injects.load(Ordering::Relaxed);
-            self.place.shared.combiner().queue_len() + waiting_injects
-        };
-        match guard.is_none() && waiting() >= self.injects_max {
+        match guard.is_none() && self.place.waiting_injects() >= self.injects_max {
             true => Err(Error::WouldBlock(OTHERS)),
             false => Ok(()),
         }
@@ -137,7 +127,7 @@ impl SharedEngine {
         queued: impl FnOnce(P) -> PostRequest,
     ) -> Option<R> {
         // A callback of the engine cannot wait for it.
-        let is_callback = || guard.is_none() && self.place.shared.combiner().is_held_here();
+        let is_callback = || guard.is_none() && self.place.shared().combiner().is_held_here();
         if self.is_in_turn.load(Ordering::Relaxed) && !is_callback() {
             if let Some(guard) = guard {
                 self.end_slowly(guard);
@@ -148,11 +138,11 @@ impl SharedEngine {
         // One of the two takes it.
         let what = Cell::new(Some(what));
         let take = || what.take().expect("one of the two is called, once");
-        let posted = self.place.shared.post_behind(
+        let posted = self.place.shared().post_behind(
             guard,
             |inside| {
                 let answer = inline(inside.engine(), take());
-                self.place.activity.count();
+                self.place.count_call();
                 inside.after(&self.place, &pending);
                 answer
             },
