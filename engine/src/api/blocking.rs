@@ -10,6 +10,7 @@ use crate::memory::Shape;
 use crate::progress::engine::Engine;
 use crate::progress::leave::LET_GO;
 use crate::progress::post::{Memory, PostResult, Refused};
+use crate::progress::posting::Posting;
 use crate::types::{Envelope, Error, Peer, Selector, Status, TimeOut, TimeOutOutcome};
 
 impl<M: Attached> Endpoint<M> {
@@ -38,7 +39,7 @@ impl<M: Attached> Endpoint<M> {
         let request = self.send_request(peer, envelope, bytes.len(), &options);
         let called = BlockingCall::new("send_blocking", Some(peer)).with(envelope);
         self.block_on(options.timeout, called, |engine| {
-            engine.start_send(&request, Memory { buffer: None, shape }, options.more)
+            engine.posts().start_send(&request, Memory { buffer: None, shape }, options.more)
         })
     }
 
@@ -63,7 +64,7 @@ impl<M: Attached> Endpoint<M> {
         let called = BlockingCall { aborted: TimeOutOutcome::MessageLost, ..called };
         self.block_on(options.timeout, called, |engine| {
             let memory = Memory { buffer: None, shape };
-            engine.start_receive(&request, memory).map(PostResult::Pending)
+            engine.posts().start_receive(&request, memory).map(PostResult::Pending)
         })
     }
 

@@ -12,6 +12,7 @@ use super::send::refused;
 use crate::memory::{Buffer, RawSpan, Shape, raw_shape};
 use crate::progress::completions::PostedTo;
 use crate::progress::post::{Memory, PostResult};
+use crate::progress::posting::Posting;
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::types::{AtomicOp, Datatype, Envelope, Error, Failed, OperationId, Peer, Status};
@@ -144,10 +145,9 @@ impl<M: Attached> Endpoint<M> {
         }
     }
 
-    #[allow(clippy::type_complexity, reason = "the queue is that of the engine reference")]
-    fn ends_at(&self, options: &SendOptions) -> PostedTo<&<M::Engine as EngineRef>::Queue> {
+    fn ends_at(&self, options: &SendOptions) -> PostedTo {
         let (user_data, silent) = (options.user_data, options.silent);
-        PostedTo { queue: &self.open().queues.transmit, user_data, silent }
+        PostedTo { queue: M::Engine::number_of(&self.open().queues.transmit), user_data, silent }
     }
 
     pub(super) fn start(
@@ -158,7 +158,7 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Operation<M>, Failed> {
         let engine = &self.open().engine;
         let to = self.ends_at(options);
-        match engine.start_one_sided(request, memory, options.more, to).map_err(refused)? {
+        match engine.posts().start_one_sided(request, memory, options.more, to).map_err(refused)? {
             PostResult::Pending(handle) => Ok(Operation::pending(engine.clone(), handle)),
             PostResult::Sent(..) => {
                 unreachable!("an operation on memory is posted with its handle")
@@ -198,7 +198,11 @@ impl<M: Attached> Endpoint<M> {
         let memory = super::send::memory_of(buffer.into())?;
         let request = self.one_sided(peer, Verb::Put, at, memory.shape.len() as u64, &options);
         let to = self.ends_at(&options);
-        self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
+        self.open()
+            .engine
+            .posts()
+            .post_one_sided(request, memory, to, options.more)
+            .map_err(refused)
     }
 
     /// Like [`Self::post_put`], and invalidates the key (iWARP's send with invalidate, as a put; it
@@ -221,7 +225,11 @@ impl<M: Attached> Endpoint<M> {
         let request = self.one_sided(peer, Verb::Put, at, memory.shape.len() as u64, &options);
         let request = OneSidedRequest { invalidates: true, ..request };
         let to = self.ends_at(&options);
-        self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
+        self.open()
+            .engine
+            .posts()
+            .post_one_sided(request, memory, to, options.more)
+            .map_err(refused)
     }
 
     /// Writes any number of `pieces` to the memory of a peer (`fi_writev`); it completes in the
@@ -256,7 +264,7 @@ impl<M: Attached> Endpoint<M> {
         let open = self.open();
         open.guard.note_borrowed();
         let (memory, to) = (Memory { buffer: None, shape }, self.ends_at(options));
-        let posted = open.engine.post_one_sided(request, memory, to, options.more);
+        let posted = open.engine.posts().post_one_sided(request, memory, to, options.more);
         posted.map_err(|(error, _)| error)
     }
 
@@ -276,7 +284,7 @@ impl<M: Attached> Endpoint<M> {
         options: SendOptions,
     ) -> Result<(), Error> {
         let request = self.one_sided(peer, Verb::Put, at, bytes.len() as u64, &options);
-        self.open().engine.inject_put(request, bytes, self.ends_at(&options), options.more)
+        self.open().engine.posts().inject_put(request, bytes, self.ends_at(&options), options.more)
     }
 
     /// Writes bytes to the memory of a peer, and waits until the put has completed.
@@ -294,7 +302,7 @@ impl<M: Attached> Endpoint<M> {
         let shape = Shape::contiguous(bytes.as_ptr().cast_mut(), bytes.len());
         let request = self.one_sided(peer, Verb::Put, at, bytes.len() as u64, &options);
         self.block_on(options.timeout, BlockingCall::new("put_blocking", Some(peer)), |engine| {
-            engine.start_one_sided(
+            engine.posts().start_one_sided(
                 request,
                 Memory { buffer: None, shape },
                 options.more,
@@ -335,7 +343,11 @@ impl<M: Attached> Endpoint<M> {
         let memory = memory_of(buffer.into())?;
         let request = self.one_sided(peer, Verb::Get, at, memory.shape.len() as u64, &options);
         let to = self.ends_at(&options);
-        self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
+        self.open()
+            .engine
+            .posts()
+            .post_one_sided(request, memory, to, options.more)
+            .map_err(refused)
     }
 
     /// Reads memory of a peer into any number of `pieces` (`fi_readv`); it completes in the
@@ -376,7 +388,7 @@ impl<M: Attached> Endpoint<M> {
         let shape = Shape::contiguous(into.as_mut_ptr(), into.len());
         let request = self.one_sided(peer, Verb::Get, at, into.len() as u64, &options);
         self.block_on(options.timeout, BlockingCall::new("get_blocking", Some(peer)), |engine| {
-            engine.start_one_sided(
+            engine.posts().start_one_sided(
                 request,
                 Memory { buffer: None, shape },
                 options.more,
@@ -403,7 +415,7 @@ impl<M: Attached> Endpoint<M> {
         let request = OneSidedRequest { operands, ..request };
         let to = self.ends_at(&options);
         let posted =
-            self.open().engine.post_one_sided(request, Memory::nothing(), to, options.more);
+            self.open().engine.posts().post_one_sided(request, Memory::nothing(), to, options.more);
         posted.map_err(|(error, _)| error)
     }
 
@@ -430,7 +442,11 @@ impl<M: Attached> Endpoint<M> {
         let request = self.one_sided(peer, verb, at, length, &options);
         let request = OneSidedRequest { operands, ..request };
         let to = self.ends_at(&options);
-        self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
+        self.open()
+            .engine
+            .posts()
+            .post_one_sided(request, memory, to, options.more)
+            .map_err(refused)
     }
 
     /// Like [`Self::post_fetch_atomic`], into any number of `pieces`.
@@ -479,7 +495,7 @@ impl<M: Attached> Endpoint<M> {
             options.timeout,
             BlockingCall::new("atomic_blocking", Some(peer)),
             |engine| {
-                engine.start_one_sided(
+                engine.posts().start_one_sided(
                     request,
                     Memory { buffer: None, shape },
                     options.more,
@@ -540,7 +556,7 @@ impl<M: Attached> Endpoint<M> {
         let request = self.one_sided(peer, Verb::Flush, at, 0, &options);
         let flushed =
             self.block_on(options.timeout, BlockingCall::new("flush", Some(peer)), |engine| {
-                engine.start_one_sided(
+                engine.posts().start_one_sided(
                     request,
                     Memory::nothing(),
                     options.more,
@@ -560,7 +576,7 @@ impl<M: Attached> Endpoint<M> {
         let request = self.one_sided(peer, Verb::Flush, at, 0, &options);
         let to = self.ends_at(&options);
         let posted =
-            self.open().engine.post_one_sided(request, Memory::nothing(), to, options.more);
+            self.open().engine.posts().post_one_sided(request, Memory::nothing(), to, options.more);
         posted.map_err(|(error, _)| error)
     }
 }

@@ -11,6 +11,7 @@ use crate::progress::caretaker::EngineCell;
 use crate::progress::completions::{PostedTo, ReceiveMemory};
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, PostResult, Refused};
+use crate::progress::posting::{Posting, named};
 use crate::progress::wait_object::WaitObject;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
@@ -21,6 +22,7 @@ use crate::types::{Completion, Error, OperationId, OperationName, Outcome};
 impl EngineRef for Rc<EngineCell> {
     type Weak = Weak<EngineCell>;
     type Handle = Id;
+    type Posts = EngineCell;
     type Queue = u32;
 
     fn downgrade(&self) -> Weak<EngineCell> {
@@ -94,117 +96,8 @@ impl EngineRef for Rc<EngineCell> {
     }
 
     #[inline]
-    fn post_send(
-        &self,
-        request: &SendRequest,
-        memory: Memory,
-        to: PostedTo<&u32>,
-        more: bool,
-    ) -> Result<Option<OperationId>, Refused> {
-        match self.enter() {
-            Ok(mut engine) => Ok(engine.post_send_to(request, memory, here(to), more)?.map(named)),
-            Err(error) => Err((error, memory)),
-        }
-    }
-
-    #[inline]
-    fn post_into(
-        &self,
-        request: &ReceiveRequest,
-        memory: ReceiveMemory,
-        to: PostedTo<&u32>,
-    ) -> Result<OperationId, Refused> {
-        match self.enter() {
-            Ok(mut engine) => engine.state.post_into(request, memory, here(to)).map(named),
-            Err(error) => Err((error, memory.into_memory())),
-        }
-    }
-
-    #[inline]
-    fn post_receive(
-        &self,
-        request: &ReceiveRequest,
-        memory: Memory,
-        to: PostedTo<&u32>,
-    ) -> Result<OperationId, Refused> {
-        match self.enter() {
-            Ok(mut engine) => {
-                engine.state.post_receive(request, memory, here(to).route()).map(named)
-            }
-            Err(error) => Err((error, memory)),
-        }
-    }
-
-    #[inline]
-    fn inject(
-        &self,
-        request: &SendRequest,
-        bytes: &[u8],
-        to: PostedTo<&u32>,
-        more: bool,
-    ) -> Result<(), Error> {
-        self.enter()?.inject(request, bytes, here(to).route(), more)
-    }
-
-    fn start_send(
-        &self,
-        request: &SendRequest,
-        memory: Memory,
-        more: bool,
-    ) -> Result<PostResult, Refused> {
-        match self.enter() {
-            Ok(mut engine) => engine.start_send(request, memory, more, None),
-            Err(error) => Err((error, memory)),
-        }
-    }
-
-    fn start_receive(&self, request: &ReceiveRequest, memory: Memory) -> Result<Id, Refused> {
-        match self.enter() {
-            Ok(mut engine) => engine.state.start_receive(request, memory, None),
-            Err(error) => Err((error, memory)),
-        }
-    }
-
-    fn post_one_sided(
-        &self,
-        request: OneSidedRequest,
-        memory: Memory,
-        to: PostedTo<&u32>,
-        more: bool,
-    ) -> Result<OperationId, Refused> {
-        match self.enter() {
-            Ok(mut engine) => engine.post_one_sided_to(request, memory, here(to), more).map(named),
-            Err(error) => Err((error, memory)),
-        }
-    }
-
-    fn start_one_sided(
-        &self,
-        request: OneSidedRequest,
-        memory: Memory,
-        more: bool,
-        flushed_to: PostedTo<&u32>,
-    ) -> Result<PostResult, Refused> {
-        match self.enter() {
-            Ok(mut engine) => engine.start_one_sided(request, memory, more, here(flushed_to), None),
-            Err(error) => Err((error, memory)),
-        }
-    }
-
-    #[inline]
-    fn inject_put(
-        &self,
-        request: OneSidedRequest,
-        bytes: &[u8],
-        to: PostedTo<&u32>,
-        more: bool,
-    ) -> Result<(), Error> {
-        self.enter()?.inject_put(request, bytes, here(to), more)
-    }
-
-    fn cancel(&self, operation: OperationId) -> bool {
-        let OperationName::Posted(id) = operation.0 else { return false };
-        self.borrow_mut().state.cancel(id)
+    fn posts(&self) -> &EngineCell {
+        self
     }
 
     fn take_outcome(&self, handle: &Id) -> Option<Outcome> {
@@ -328,14 +221,120 @@ impl EngineRef for Rc<EngineCell> {
     }
 }
 
-#[inline]
-fn here(to: PostedTo<&u32>) -> PostedTo<u32> {
-    PostedTo { queue: *to.queue, user_data: to.user_data, silent: to.silent }
-}
+impl Posting for EngineCell {
+    type Handle = Id;
 
-#[inline]
-fn named(id: Id) -> OperationId {
-    OperationId(OperationName::Posted(id))
+    #[inline]
+    fn post_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        to: PostedTo,
+        more: bool,
+    ) -> Result<Option<OperationId>, Refused> {
+        match self.enter() {
+            Ok(mut engine) => Ok(engine.post_send_to(request, memory, to, more)?.map(named)),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    #[inline]
+    fn post_into(
+        &self,
+        request: &ReceiveRequest,
+        memory: ReceiveMemory,
+        to: PostedTo,
+    ) -> Result<OperationId, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.state.post_into(request, memory, to).map(named),
+            Err(error) => Err((error, memory.into_memory())),
+        }
+    }
+
+    #[inline]
+    fn post_receive(
+        &self,
+        request: &ReceiveRequest,
+        memory: Memory,
+        to: PostedTo,
+    ) -> Result<OperationId, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.state.post_receive(request, memory, to.route()).map(named),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    #[inline]
+    fn inject(
+        &self,
+        request: &SendRequest,
+        bytes: &[u8],
+        to: PostedTo,
+        more: bool,
+    ) -> Result<(), Error> {
+        self.enter()?.inject(request, bytes, to.route(), more)
+    }
+
+    fn start_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        more: bool,
+    ) -> Result<PostResult, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.start_send(request, memory, more, None),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    fn start_receive(&self, request: &ReceiveRequest, memory: Memory) -> Result<Id, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.state.start_receive(request, memory, None),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    fn post_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        to: PostedTo,
+        more: bool,
+    ) -> Result<OperationId, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.post_one_sided_to(request, memory, to, more).map(named),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    fn start_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        more: bool,
+        flushed_to: PostedTo,
+    ) -> Result<PostResult, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.start_one_sided(request, memory, more, flushed_to, None),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    #[inline]
+    fn inject_put(
+        &self,
+        request: OneSidedRequest,
+        bytes: &[u8],
+        to: PostedTo,
+        more: bool,
+    ) -> Result<(), Error> {
+        self.enter()?.inject_put(request, bytes, to, more)
+    }
+
+    fn cancel(&self, operation: OperationId) -> bool {
+        let OperationName::Posted(id) = operation.0 else { return false };
+        self.borrow_mut().state.cancel(id)
+    }
 }
 
 fn take_outcome(engine: &mut Engine, handle: Id) -> Option<Outcome> {

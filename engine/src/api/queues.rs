@@ -8,6 +8,7 @@ use super::blocking::deadline_of;
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
 use super::mode::{Attached, EndpointParts, Queues};
+use crate::progress::posting::Posting;
 use crate::progress::wait_object::WaitObject;
 use crate::telemetry::Counters;
 use crate::types::{Completion, Error, OperationId, Selector, Status};
@@ -167,7 +168,7 @@ impl<M: Attached> Endpoint<M> {
     /// Cancels an operation of a completion queue that has not matched or been sent. `true`: it
     /// completes with [`Error::Cancelled`]; `false`: it completes as if it had not been cancelled.
     pub fn cancel(&self, operation: OperationId) -> bool {
-        self.open().engine.cancel(operation)
+        self.open().engine.posts().cancel(operation)
     }
 
     /// Cancels, as [`Self::cancel`] does, one operation of this endpoint for whose `user_data`

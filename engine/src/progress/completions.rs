@@ -43,16 +43,16 @@ pub(crate) enum CompletionRoute {
 
 /// Where a poster wants the completion of an operation.
 #[derive(Clone, Copy, Debug)]
-pub struct PostedTo<Q> {
+pub struct PostedTo {
     /// Its completion queue.
-    pub(crate) queue: Q,
+    pub(crate) queue: u32,
     /// The value returned with the completion.
     pub(crate) user_data: u64,
     /// Only a failure is reported.
     pub(crate) silent: bool,
 }
 
-impl PostedTo<u32> {
+impl PostedTo {
     #[inline]
     pub(crate) fn route(self) -> CompletionRoute {
         let Self { queue, user_data, silent } = self;
@@ -484,7 +484,7 @@ impl Completions {
 
     /// Reports the completion of a send that was sent at once, without an operation.
     #[inline]
-    pub(crate) fn push_sent(&mut self, to: PostedTo<u32>, status: Status, buffer: Option<Buffer>) {
+    pub(crate) fn push_sent(&mut self, to: PostedTo, status: Status, buffer: Option<Buffer>) {
         if to.silent {
             return;
         }
@@ -497,7 +497,7 @@ impl Completions {
     /// Reports the failure of an operation that could not be posted.
     pub(crate) fn push_refused(
         &mut self,
-        to: PostedTo<u32>,
+        to: PostedTo,
         kind: OperationKind,
         error: Error,
         buffer: Option<Buffer>,

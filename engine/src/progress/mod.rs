@@ -34,6 +34,7 @@ pub(crate) mod partial;
 mod peers;
 mod pieces;
 pub(crate) mod post;
+pub(crate) mod posting;
 mod put_back;
 pub(crate) mod rails;
 mod receives;

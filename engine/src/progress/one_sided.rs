@@ -82,7 +82,7 @@ impl Engine {
 
     /// Posts the flush before a fenced operation: puts without a reply get one with it. The
     /// completion of the flush goes to `to`, if it fails.
-    fn flush_before(&mut self, request: &OneSidedRequest, to: PostedTo<u32>) -> Result<(), Error> {
+    fn flush_before(&mut self, request: &OneSidedRequest, to: PostedTo) -> Result<(), Error> {
         if !request.fence || request.verb == Verb::Flush {
             return Ok(());
         }
@@ -107,7 +107,7 @@ impl Engine {
         &mut self,
         request: OneSidedRequest,
         memory: Memory,
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<Id, Refused> {
         match self.flush_before(&request, to) {
@@ -123,7 +123,7 @@ impl Engine {
         request: OneSidedRequest,
         memory: Memory,
         more: bool,
-        flushed_to: PostedTo<u32>,
+        flushed_to: PostedTo,
         ticket: Option<&Arc<Ticket>>,
     ) -> Result<PostResult, Refused> {
         if let Err(error) = self.flush_before(&request, flushed_to) {
@@ -144,7 +144,7 @@ impl Engine {
         &mut self,
         request: OneSidedRequest,
         bytes: &[u8],
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<(), Error> {
         let limit = self.state.core.config().inject_limit as usize;
@@ -170,7 +170,7 @@ impl Engine {
         target: SendDestination,
         request: OneSidedRequest,
         bytes: &[u8],
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<(), Error> {
         // Full segments are freed when they are sent and acknowledged.
@@ -199,7 +199,7 @@ impl Engine {
         &mut self,
         request: OneSidedRequest,
         bytes: &[u8],
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<Option<Id>, Error> {
         let peer = Some(Peer(request.peer));

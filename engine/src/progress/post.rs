@@ -108,7 +108,7 @@ impl EngineState {
 
     /// Returns the route for the end of a send that its poster has admitted: its success is not
     /// reported, and a full queue has no space for the failure of its peer.
-    pub(super) fn admitted_route(&self, to: PostedTo<u32>) -> CompletionRoute {
+    pub(super) fn admitted_route(&self, to: PostedTo) -> CompletionRoute {
         let route = PostedTo { silent: true, ..to }.route();
         if self.completions.has_room(route) { route } else { CompletionRoute::Nowhere }
     }
@@ -297,7 +297,7 @@ impl Engine {
         &mut self,
         request: &SendRequest,
         bytes: &[u8],
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<Option<Id>, Error> {
         if request.is_plain() {
@@ -321,7 +321,7 @@ impl Engine {
         &mut self,
         request: &SendRequest,
         memory: Memory,
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<Option<Id>, Refused> {
         match self.post_send(request, memory, to.route(), more)? {

@@ -47,7 +47,7 @@ impl EngineState {
         &mut self,
         request: &ReceiveRequest,
         memory: ReceiveMemory,
-        to: PostedTo<u32>,
+        to: PostedTo,
     ) -> Result<Id, Refused> {
         if self.completions.has_room_in(to.queue)
             && let Some(id) = self.core.post_fast(request)

@@ -9,6 +9,7 @@ use crate::memory::Buffer;
 use crate::progress::completions::{PostedTo, class_of};
 use crate::progress::outside::{OutsideQueue, Ticket};
 use crate::progress::post::{Memory, PostResult};
+use crate::progress::posting::Posting;
 use crate::progress::shared_engine::SharedEngine;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
@@ -29,7 +30,7 @@ pub(super) enum Call {
     Post {
         index: usize,
         post: Post,
-        to: Option<PostedTo<u32>>,
+        to: Option<PostedTo>,
     },
     /// Cancels what it has posted, counted from the latest.
     Cancel(usize),
@@ -164,7 +165,7 @@ fn wait(
     }
 }
 
-fn make(engine: &SharedEngine, post: Post, to: Option<PostedTo<u32>>) -> Outcome {
+fn make(engine: &SharedEngine, post: Post, to: Option<PostedTo>) -> Outcome {
     let made = match (post, to) {
         (Post::Send { request, memory, more }, Some(to)) => {
             engine.post_send(&request, memory, to, more).map(Outcome::Named)

@@ -246,7 +246,7 @@ impl Run {
     }
 
     /// Where the end of a post goes: to a queue, or to a ticket.
-    fn random_end(&mut self, host: usize, name: u64) -> Option<PostedTo<u32>> {
+    fn random_end(&mut self, host: usize, name: u64) -> Option<PostedTo> {
         let queues = &self.residents[host].team.queues;
         let queue = match self.random.below(6) {
             0 => return None,

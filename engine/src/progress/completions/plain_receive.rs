@@ -120,7 +120,7 @@ impl Completions {
         &mut self,
         id: Id,
         memory: ReceiveMemory,
-        to: PostedTo<u32>,
+        to: PostedTo,
         endpoint: u16,
     ) {
         let index = id.index();
@@ -154,13 +154,7 @@ impl Completions {
     }
 
     #[cold]
-    fn turn_into_slot(
-        &mut self,
-        id: Id,
-        memory: ReceiveMemory,
-        to: PostedTo<u32>,
-        counts_for: u16,
-    ) {
+    fn turn_into_slot(&mut self, id: Id, memory: ReceiveMemory, to: PostedTo, counts_for: u16) {
         let (kind, memory) = (OperationKind::Receive, memory.into_memory());
         // Both are noted when it matches, or ends without a message.
         let (peer, envelope) = (None, Envelope::UNTAGGED);

@@ -27,7 +27,7 @@ pub(super) const NAMELESS: u64 = u64::MAX;
 /// Destination of a request's completion.
 #[derive(Debug)]
 pub(super) enum CompletionTarget {
-    Queue { to: PostedTo<u32>, number: u64 },
+    Queue { to: PostedTo, number: u64 },
     Ticket(Arc<Ticket>),
 }
 
@@ -38,7 +38,7 @@ pub(super) enum PostRequest {
     Inject {
         request: SendRequest,
         bytes: Copied,
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     },
     Send {
@@ -71,7 +71,7 @@ pub(super) struct OneSidedPost {
     pub(super) memory: Memory,
     pub(super) end: CompletionTarget,
     /// Destination of the failure of the flush before one with a fence.
-    pub(super) flushed_to: PostedTo<u32>,
+    pub(super) flushed_to: PostedTo,
     pub(super) more: bool,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct OneSidedPost {
 pub(super) struct PutPost {
     pub(super) request: OneSidedRequest,
     pub(super) bytes: Copied,
-    pub(super) to: PostedTo<u32>,
+    pub(super) to: PostedTo,
     pub(super) more: bool,
 }
 
@@ -307,7 +307,7 @@ impl Inside {
         request: OneSidedRequest,
         memory: Memory,
         end: &CompletionTarget,
-        flushed_to: PostedTo<u32>,
+        flushed_to: PostedTo,
         more: bool,
     ) -> Result<(), Refused> {
         match end {

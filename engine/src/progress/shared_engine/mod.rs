@@ -36,7 +36,7 @@ use super::shared::CombinerCounts;
 use crate::driver::AnyDriver;
 use crate::driver::traits::{Driver, LaneKey};
 use crate::forks::{EngineFd, Gate, INHERITED, OwnerProcess};
-use crate::types::{Error, OperationId, OperationName};
+use crate::types::Error;
 
 /// Maximum requests that wait for the holder; beyond it posts are refused for the time being.
 const REQUESTS_MAX: usize = 1 << 14;
@@ -211,17 +211,6 @@ impl SharedEngine {
     pub(crate) fn notify_waiters(&self, classes: u32) {
         let wakeups = Wakeups { classes, wakers: Vec::new() };
         self.place.notify_waiters(RefCell::new(PendingWakeups { wakeups, is_sooner: false }));
-    }
-
-    /// Cancels an operation of a queue; returns `false` if it is too late.
-    pub(crate) fn cancel(&self, operation: OperationId) -> bool {
-        self.with_inside(|inside| {
-            let id = match operation.0 {
-                OperationName::Posted(id) => Some(id),
-                OperationName::Requested(number) => inside.names.get(&number).copied(),
-            };
-            id.is_some_and(|id| inside.engine().state.cancel(id))
-        })
     }
 
     /// Cancels the operation of a ticket; returns `false` if it is too late.

@@ -6,6 +6,7 @@ use super::*;
 use crate::hooks::threads;
 use crate::progress::shared::{Doorbell, Keys};
 use crate::proto::table::Id;
+use crate::types::{OperationId, OperationName};
 
 impl SharedEngine {
     /// Shares an engine of the world that the calling thread simulates, with space for
