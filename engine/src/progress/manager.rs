@@ -54,11 +54,17 @@ impl Requests {
         let mut taken: Vec<Completion> = Vec::new();
         completions.take(queue, &mut taken, usize::MAX);
         for completion in taken {
-            // Longer than any valid one.
-            let (Ok(status), Some(buffer)) = (completion.result, completion.buffer) else {
-                continue;
+            let status = match completion.result {
+                Ok(status) => status,
+                Err(error) => {
+                    // It is longer than any valid one; or its endpoint has closed.
+                    if matches!(error, Error::Truncated { .. }) {
+                        self.manager.count_invalid();
+                    }
+                    continue;
+                }
             };
-            let (Some(peer), Buffer::Heap(bytes)) = (status.peer, buffer) else {
+            let (Some(peer), Some(Buffer::Heap(bytes))) = (status.peer, completion.buffer) else {
                 debug_assert!(false, "a received message has a peer, and memory of the heap");
                 continue;
             };
@@ -79,6 +85,11 @@ impl Requests {
         let remotes = core.peers();
         let is_hit = |peer| remotes.get(peer).is_none_or(|remote| remote.session == session);
         self.manager.end_of_peers(is_hit, failure);
+    }
+
+    /// Returns the number of invalid messages of peers.
+    pub(super) fn invalid(&self) -> u64 {
+        self.manager.invalid()
     }
 
     /// Lets an endpoint accept requests. Returns `false` if it does already.

@@ -78,7 +78,7 @@ impl EngineState {
             corrupted_chunks: core.corrupted_chunks,
             accesses_refused: core.refused_accesses,
             wrong_keys: violations.key + violations.throttled,
-            dropped_frames: core.stale_frames + core.unknown_endpoint,
+            dropped_frames: core.stale_frames + core.unknown_endpoint + self.requests.invalid(),
             unexpected_bytes_max: self.core.unexpected().held_bytes().1 as u64,
             staging_bytes: staging_bytes as u64,
             datagrams_sent: datagrams.sent,
