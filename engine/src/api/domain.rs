@@ -21,6 +21,8 @@ use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
 use crate::progress::datagram::{EngineDatagrams, window_bytes};
 use crate::progress::engine::{EngineParts, EngineState, LoopConfig};
+use crate::progress::listeners::Listeners;
+use crate::progress::rails::LocalRails;
 use crate::progress::shared_engine::DomainEngines;
 use crate::progress::statistics::{Publisher, Reports};
 use crate::progress::zero_copy::Policy;
@@ -287,11 +289,8 @@ impl Domain {
                 keys: Arc::clone(&self.0.keys),
                 entries_max: settings.cq_entries(),
                 arena: Arc::clone(&self.0.arena),
-                listener,
-                locator,
-                rail_listeners,
-                rails,
-                chosen_rails: selection.rails,
+                listeners: Listeners::new(listener, rail_listeners),
+                rails: LocalRails::new(locator, rails, selection.rails),
                 datagrams,
                 placement: Arc::clone(&placement),
                 reports: Reports { publisher, is_verbose: settings.verbose() },

@@ -1,6 +1,5 @@
 //! One progress engine, accessed by one thread at a time.
 
-use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,15 +88,8 @@ pub(crate) struct EngineParts {
     /// Completions that a queue holds.
     pub(crate) entries_max: usize,
     pub(crate) arena: Arc<Arena>,
-    /// The socket that it listens on, and the address by which peers reach it.
-    pub(crate) listener: TcpListener,
-    pub(crate) locator: SocketAddr,
-    /// Additional listeners, each bound to one of several rails.
-    pub(crate) rail_listeners: Vec<TcpListener>,
-    /// The rails that it uses; empty: routes decide.
-    pub(crate) rails: Vec<Rail>,
-    /// The same where routes decide: the rails chosen then.
-    pub(crate) chosen_rails: Vec<Rail>,
+    pub(crate) listeners: Listeners,
+    pub(crate) rails: LocalRails,
     pub(crate) datagrams: EngineDatagrams,
     /// Placement of its threads and its memory.
     pub(crate) placement: Arc<Placement>,
@@ -109,8 +101,7 @@ impl EngineState {
     /// Creates an engine with endpoint 0, and queue 0.
     pub(crate) fn new(parts: EngineParts) -> Self {
         let EngineParts { engine, random, core, config, keys, arena, datagrams, .. } = parts;
-        let EngineParts { entries_max, listener, locator, rail_listeners, rails, .. } = parts;
-        let EngineParts { chosen_rails, placement, reports, .. } = parts;
+        let EngineParts { entries_max, listeners, rails, placement, reports, .. } = parts;
         let receive_buffer_bytes =
             config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2);
         let mut core = Core::new(engine, core);
@@ -125,8 +116,8 @@ impl EngineState {
             config,
             handshakes: Handshakes::new(keys, random),
             arena,
-            listeners: Listeners::new(listener, rail_listeners),
-            rails: LocalRails::new(locator, rails, chosen_rails),
+            listeners,
+            rails,
             placement,
             reports,
             paths: PathTable::default(),

@@ -20,7 +20,7 @@ pub(crate) struct Listeners {
 impl Listeners {
     /// Creates the listeners of an engine that accepts connections at `first`, and on several rails
     /// at one of `of_rails` each.
-    pub(super) fn new(first: TcpListener, of_rails: Vec<TcpListener>) -> Self {
+    pub(crate) fn new(first: TcpListener, of_rails: Vec<TcpListener>) -> Self {
         let of_rails = of_rails.into_iter().map(EngineFd::new).collect();
         Self { first: EngineFd::new(first), of_rails, due: 0 }
     }

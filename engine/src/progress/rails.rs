@@ -26,7 +26,7 @@ pub(crate) struct LocalRails {
 
 impl LocalRails {
     /// Creates the rails of an engine that peers reach at `locator`.
-    pub(super) fn new(locator: SocketAddr, used: Vec<Rail>, chosen: Vec<Rail>) -> Self {
+    pub(crate) fn new(locator: SocketAddr, used: Vec<Rail>, chosen: Vec<Rail>) -> Self {
         // Backups are last.
         let is_backup = |rail: &&Rail| rail.role == RailRole::Backup;
         let (backups, others): (Vec<&Rail>, Vec<&Rail>) = used.iter().partition(is_backup);

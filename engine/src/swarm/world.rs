@@ -16,6 +16,8 @@ use crate::driver::traits::Driver;
 use crate::memory::Arena;
 use crate::progress::datagram::EngineDatagrams;
 use crate::progress::engine::{Engine, EngineParts, EngineState, LoopConfig};
+use crate::progress::listeners::Listeners;
+use crate::progress::rails::LocalRails;
 use crate::progress::statistics::Reports;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
@@ -202,11 +204,8 @@ impl World {
             keys: Arc::clone(&self.keys),
             entries_max: queue_entries,
             arena: Arc::clone(&self.arena),
-            listener,
-            locator,
-            rail_listeners: Vec::new(),
-            chosen_rails: self.rails_of(host),
-            rails: self.rails_of(host),
+            listeners: Listeners::new(listener, Vec::new()),
+            rails: LocalRails::new(locator, self.rails_of(host), self.rails_of(host)),
             datagrams,
             placement: Arc::default(),
             reports: Reports::default(),
