@@ -10,7 +10,7 @@ use crate::memory::Shape;
 use crate::progress::engine::Engine;
 use crate::progress::leave::LET_GO;
 use crate::progress::post::{Memory, PostResult, Refused};
-use crate::progress::posting::Posting;
+use crate::progress::posting::PostTarget;
 use crate::types::{Envelope, Error, Peer, Selector, Status, TimeOut, TimeOutOutcome};
 
 impl<M: Attached> Endpoint<M> {

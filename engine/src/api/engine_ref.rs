@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::progress::engine::Engine;
-use crate::progress::posting::Posting;
+use crate::progress::posting::PostTarget;
 use crate::progress::wait_object::WaitObject;
 use crate::types::{Completion, Error, Outcome};
 
@@ -20,7 +20,7 @@ pub trait EngineRef: Clone {
     /// Names an operation whose end is not for a queue.
     type Handle;
     /// What it posts by.
-    type Posts: Posting<Handle = Self::Handle>;
+    type Posts: PostTarget<Handle = Self::Handle>;
     /// A completion queue.
     type Queue: Clone;
 

@@ -11,8 +11,8 @@ use super::region::RemoteAddress;
 use super::send::refused;
 use crate::memory::{Buffer, RawSpan, Shape, raw_shape};
 use crate::progress::completions::PostedTo;
-use crate::progress::post::{Memory, PostResult};
-use crate::progress::posting::Posting;
+use crate::progress::post::{Memory, PostResult, Refused};
+use crate::progress::posting::PostTarget;
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::types::{AtomicOp, Datatype, Envelope, Error, Failed, OperationId, Peer, Status};
@@ -150,6 +150,32 @@ impl<M: Attached> Endpoint<M> {
         PostedTo { queue: M::Engine::number_of(&self.open().queues.transmit), user_data, silent }
     }
 
+    /// Posts an operation that ends in the queue of this endpoint.
+    #[inline]
+    fn post_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        options: &SendOptions,
+    ) -> Result<OperationId, Refused> {
+        let to = self.ends_at(options);
+        self.open().engine.posts().post_one_sided(request, memory, to, options.more)
+    }
+
+    /// Waits for the end of an operation, in the call of this name.
+    fn block_on_one_sided(
+        &self,
+        call: &'static str,
+        peer: Peer,
+        request: OneSidedRequest,
+        memory: Memory,
+        options: &SendOptions,
+    ) -> Result<Status, Error> {
+        self.block_on(options.timeout, BlockingCall::new(call, Some(peer)), |engine| {
+            engine.posts().start_one_sided(request, memory, options.more, self.ends_at(options))
+        })
+    }
+
     pub(super) fn start(
         &self,
         request: OneSidedRequest,
@@ -197,12 +223,7 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<OperationId, Failed> {
         let memory = super::send::memory_of(buffer.into())?;
         let request = self.one_sided(peer, Verb::Put, at, memory.shape.len() as u64, &options);
-        let to = self.ends_at(&options);
-        self.open()
-            .engine
-            .posts()
-            .post_one_sided(request, memory, to, options.more)
-            .map_err(refused)
+        self.post_one_sided(request, memory, &options).map_err(refused)
     }
 
     /// Like [`Self::post_put`], and invalidates the key (iWARP's send with invalidate, as a put; it
@@ -224,12 +245,7 @@ impl<M: Attached> Endpoint<M> {
         let memory = super::send::memory_of(buffer.into())?;
         let request = self.one_sided(peer, Verb::Put, at, memory.shape.len() as u64, &options);
         let request = OneSidedRequest { invalidates: true, ..request };
-        let to = self.ends_at(&options);
-        self.open()
-            .engine
-            .posts()
-            .post_one_sided(request, memory, to, options.more)
-            .map_err(refused)
+        self.post_one_sided(request, memory, &options).map_err(refused)
     }
 
     /// Writes any number of `pieces` to the memory of a peer (`fi_writev`); it completes in the
@@ -261,10 +277,8 @@ impl<M: Attached> Endpoint<M> {
         shape: Shape,
         options: &SendOptions,
     ) -> Result<OperationId, Error> {
-        let open = self.open();
-        open.guard.note_borrowed();
-        let (memory, to) = (Memory { buffer: None, shape }, self.ends_at(options));
-        let posted = open.engine.posts().post_one_sided(request, memory, to, options.more);
+        self.open().guard.note_borrowed();
+        let posted = self.post_one_sided(request, Memory { buffer: None, shape }, options);
         posted.map_err(|(error, _)| error)
     }
 
@@ -301,14 +315,13 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(bytes.as_ptr().cast_mut(), bytes.len());
         let request = self.one_sided(peer, Verb::Put, at, bytes.len() as u64, &options);
-        self.block_on(options.timeout, BlockingCall::new("put_blocking", Some(peer)), |engine| {
-            engine.posts().start_one_sided(
-                request,
-                Memory { buffer: None, shape },
-                options.more,
-                self.ends_at(&options),
-            )
-        })
+        self.block_on_one_sided(
+            "put_blocking",
+            peer,
+            request,
+            Memory { buffer: None, shape },
+            &options,
+        )
     }
 
     /// Reads memory of a peer into `buffer`.
@@ -342,12 +355,7 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<OperationId, Failed> {
         let memory = memory_of(buffer.into())?;
         let request = self.one_sided(peer, Verb::Get, at, memory.shape.len() as u64, &options);
-        let to = self.ends_at(&options);
-        self.open()
-            .engine
-            .posts()
-            .post_one_sided(request, memory, to, options.more)
-            .map_err(refused)
+        self.post_one_sided(request, memory, &options).map_err(refused)
     }
 
     /// Reads memory of a peer into any number of `pieces` (`fi_readv`); it completes in the
@@ -387,14 +395,13 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(into.as_mut_ptr(), into.len());
         let request = self.one_sided(peer, Verb::Get, at, into.len() as u64, &options);
-        self.block_on(options.timeout, BlockingCall::new("get_blocking", Some(peer)), |engine| {
-            engine.posts().start_one_sided(
-                request,
-                Memory { buffer: None, shape },
-                options.more,
-                self.ends_at(&options),
-            )
-        })
+        self.block_on_one_sided(
+            "get_blocking",
+            peer,
+            request,
+            Memory { buffer: None, shape },
+            &options,
+        )
     }
 
     /// Applies an atomic operation to memory of a peer, without fetching; it completes in the
@@ -413,9 +420,7 @@ impl<M: Attached> Endpoint<M> {
         let (verb, length, operands) = atomic.parts(0)?;
         let request = self.one_sided(peer, verb, at, length, &options);
         let request = OneSidedRequest { operands, ..request };
-        let to = self.ends_at(&options);
-        let posted =
-            self.open().engine.posts().post_one_sided(request, Memory::nothing(), to, options.more);
+        let posted = self.post_one_sided(request, Memory::nothing(), &options);
         posted.map_err(|(error, _)| error)
     }
 
@@ -441,12 +446,7 @@ impl<M: Attached> Endpoint<M> {
         };
         let request = self.one_sided(peer, verb, at, length, &options);
         let request = OneSidedRequest { operands, ..request };
-        let to = self.ends_at(&options);
-        self.open()
-            .engine
-            .posts()
-            .post_one_sided(request, memory, to, options.more)
-            .map_err(refused)
+        self.post_one_sided(request, memory, &options).map_err(refused)
     }
 
     /// Like [`Self::post_fetch_atomic`], into any number of `pieces`.
@@ -491,19 +491,8 @@ impl<M: Attached> Endpoint<M> {
         let request = self.one_sided(peer, verb, at, length, &options);
         let request = OneSidedRequest { operands, ..request };
         let shape = Shape::contiguous(fetched.as_mut_ptr(), fetched.len());
-        let status = self.block_on(
-            options.timeout,
-            BlockingCall::new("atomic_blocking", Some(peer)),
-            |engine| {
-                engine.posts().start_one_sided(
-                    request,
-                    Memory { buffer: None, shape },
-                    options.more,
-                    self.ends_at(&options),
-                )
-            },
-        );
-        status.map(drop)
+        let memory = Memory { buffer: None, shape };
+        self.block_on_one_sided("atomic_blocking", peer, request, memory, &options).map(drop)
     }
 
     /// Adds to a 64-bit word of a peer, and returns its previous value.
@@ -554,16 +543,7 @@ impl<M: Attached> Endpoint<M> {
     pub fn flush(&self, peer: Peer, options: SendOptions) -> Result<(), Error> {
         let at = RemoteAddress { key: super::region::RemoteKey(0), offset: 0 };
         let request = self.one_sided(peer, Verb::Flush, at, 0, &options);
-        let flushed =
-            self.block_on(options.timeout, BlockingCall::new("flush", Some(peer)), |engine| {
-                engine.posts().start_one_sided(
-                    request,
-                    Memory::nothing(),
-                    options.more,
-                    self.ends_at(&options),
-                )
-            });
-        flushed.map(drop)
+        self.block_on_one_sided("flush", peer, request, Memory::nothing(), &options).map(drop)
     }
 
     /// Like [`Self::flush`], without waiting: it completes in the completion queue.
@@ -574,9 +554,7 @@ impl<M: Attached> Endpoint<M> {
     pub fn post_flush(&self, peer: Peer, options: SendOptions) -> Result<OperationId, Error> {
         let at = RemoteAddress { key: super::region::RemoteKey(0), offset: 0 };
         let request = self.one_sided(peer, Verb::Flush, at, 0, &options);
-        let to = self.ends_at(&options);
-        let posted =
-            self.open().engine.posts().post_one_sided(request, Memory::nothing(), to, options.more);
+        let posted = self.post_one_sided(request, Memory::nothing(), &options);
         posted.map_err(|(error, _)| error)
     }
 }

@@ -11,7 +11,7 @@ use crate::progress::caretaker::EngineCell;
 use crate::progress::completions::{PostedTo, ReceiveMemory};
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, PostResult, Refused};
-use crate::progress::posting::{Posting, named};
+use crate::progress::posting::{PostTarget, named};
 use crate::progress::wait_object::WaitObject;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
@@ -221,7 +221,7 @@ impl EngineRef for Rc<EngineCell> {
     }
 }
 
-impl Posting for EngineCell {
+impl PostTarget for EngineCell {
     type Handle = Id;
 
     #[inline]

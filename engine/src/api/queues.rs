@@ -8,7 +8,7 @@ use super::blocking::deadline_of;
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
 use super::mode::{Attached, EndpointParts, Queues};
-use crate::progress::posting::Posting;
+use crate::progress::posting::PostTarget;
 use crate::progress::wait_object::WaitObject;
 use crate::telemetry::Counters;
 use crate::types::{Completion, Error, OperationId, Selector, Status};

@@ -9,7 +9,7 @@ use super::send::refused;
 use crate::memory::{Buffer, RawSpan, raw_shape};
 use crate::progress::completions::{PostedTo, ReceiveMemory};
 use crate::progress::post::Memory;
-use crate::progress::posting::Posting;
+use crate::progress::posting::PostTarget;
 use crate::proto::receive::ReceiveRequest;
 use crate::types::{Error, Failed, OperationId, Selector};
 

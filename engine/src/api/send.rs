@@ -8,7 +8,7 @@ use super::options::SendOptions;
 use crate::memory::{Buffer, RawSpan, raw_shape};
 use crate::progress::completions::PostedTo;
 use crate::progress::post::{Memory, PostResult, Refused};
-use crate::progress::posting::Posting;
+use crate::progress::posting::PostTarget;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::send::SendRequest;
 use crate::types::{Completed, Envelope, Error, Failed, OperationId, Peer};

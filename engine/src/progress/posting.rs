@@ -16,7 +16,7 @@ pub(crate) fn named(id: Id) -> OperationId {
 }
 
 /// An engine to post to. Each call is one piece of work for it.
-pub trait Posting {
+pub trait PostTarget {
     /// Names an operation whose end is not for a queue.
     type Handle;
 

@@ -9,7 +9,7 @@ use crate::memory::Buffer;
 use crate::progress::completions::{PostedTo, class_of};
 use crate::progress::outside::{OutsideQueue, Ticket};
 use crate::progress::post::{Memory, PostResult};
-use crate::progress::posting::Posting;
+use crate::progress::posting::PostTarget;
 use crate::progress::shared_engine::SharedEngine;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;

@@ -10,7 +10,7 @@ use crate::progress::completions::PostedTo;
 use crate::progress::engine::Engine;
 use crate::progress::outside::Ticket;
 use crate::progress::post::{Memory, PostResult, Refused, beyond_inject_limit};
-use crate::progress::posting::{Posting, named};
+use crate::progress::posting::{PostTarget, named};
 use crate::progress::shared::{self, CombinerGuard};
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
@@ -211,7 +211,7 @@ impl SharedEngine {
     }
 }
 
-impl Posting for SharedEngine {
+impl PostTarget for SharedEngine {
     type Handle = Arc<Ticket>;
 
     #[inline]
