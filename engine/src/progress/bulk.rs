@@ -279,39 +279,40 @@ impl BulkSockets {
     ///
     /// RR-LANE-7, RR-LANE-8.
     pub(super) fn check(&mut self, cx: &mut LaneCx<'_>) {
-        for index in 0..self.keys.len() {
-            let Some(key) = self.keys[index] else { continue };
-            let Some(ConnectionRole::Bulk { lane, traffic }) = cx.roles.get_mut(key) else {
-                continue;
-            };
-            let lane = *lane;
-            if !traffic.silence.is_owed() {
-                continue;
+        let owing = self.keys.iter().flatten().filter_map(|&key| match cx.roles.get_mut(key) {
+            Some(ConnectionRole::Bulk { lane, traffic }) => {
+                traffic.silence.is_owed().then_some((*lane, key))
             }
-            let owed = match cx.driver.unacked(key) {
-                Ok(owed) => owed,
-                Err(error) => {
-                    self.close(lane, LaneEnd::Failed(&error.to_string()), cx);
-                    continue;
-                }
-            };
-            let now_ns = *cx.now_ns;
-            let Some((session, bulk)) = cx.core.lane(lane) else { continue };
-            let has_another = session.rails.has_usable_beside(bulk.path);
-            let (place, number) = ((bulk.session, bulk.path), bulk.number);
-            let patience = patience(cx.config.peer_timeout, has_another);
-            let silence = traffic.silence.observe(now_ns, owed, patience);
-            let over = silence.filter(|&silence| silence >= patience);
-            if let Some(lost) = cx.find_lost_segments(key, place, owed, over.is_some()) {
-                let bytes = lost.bytes;
-                cx.core.with(place.0, |it, cx| it.announce_segments_lost(cx, number, bytes));
-                cx.note_segments_lost(place, lost.bytes, Some(&lost));
-                self.close(lane, LaneEnd::Failed(&lost.cause), cx);
-            } else if let Some(silence) = over {
-                cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number));
-                let cause = format!("unacknowledged for {} ms", silence.as_millis());
-                self.close(lane, LaneEnd::Failed(&cause), cx);
+            _ => None,
+        });
+        for (lane, key) in owing.collect::<Vec<_>>() {
+            match cx.driver.unacked(key) {
+                Ok(owed) => self.observe(lane, key, owed, cx),
+                Err(error) => self.close(lane, LaneEnd::Failed(&error.to_string()), cx),
             }
+        }
+    }
+
+    /// Closes a lane whose kernel reports these bytes as unacknowledged for too long.
+    fn observe(&mut self, lane: Id, key: LaneKey, owed: Unacked, cx: &mut LaneCx<'_>) {
+        let now_ns = *cx.now_ns;
+        // The lanes of a session that has ended are closed next.
+        let Some((session, bulk)) = cx.core.lane(lane) else { return };
+        let has_another = session.rails.has_usable_beside(bulk.path);
+        let (place, number) = ((bulk.session, bulk.path), bulk.number);
+        let patience = patience(cx.config.peer_timeout, has_another);
+        let traffic = cx.traffic(key);
+        let silence = traffic.and_then(|it| it.silence.observe(now_ns, owed, patience));
+        let over = silence.filter(|&silence| silence >= patience);
+        if let Some(lost) = cx.find_lost_segments(key, place, owed, over.is_some()) {
+            let bytes = lost.bytes;
+            cx.core.with(place.0, |it, cx| it.announce_segments_lost(cx, number, bytes));
+            cx.note_segments_lost(place, lost.bytes, Some(&lost));
+            self.close(lane, LaneEnd::Failed(&lost.cause), cx);
+        } else if let Some(silence) = over {
+            cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number));
+            let cause = format!("unacknowledged for {} ms", silence.as_millis());
+            self.close(lane, LaneEnd::Failed(&cause), cx);
         }
     }
 

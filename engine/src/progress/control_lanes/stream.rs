@@ -127,9 +127,8 @@ impl ControlLanes {
         driver: &mut AnyDriver,
     ) -> io::Result<bool> {
         let mut happened = false;
-        loop {
+        while let Some(lane) = self.of(session).writable() {
             let control = self.of(session);
-            let Some(lane) = control.writable() else { return Ok(happened) };
             let mut sent = 0;
             let is_new = control.unsent.is_empty();
             if is_new {
@@ -154,9 +153,10 @@ impl ControlLanes {
             }
             match self.send_rest(session, core, driver)? {
                 SentRest::Taken => happened = true,
-                SentRest::Blocked => return Ok(happened),
+                SentRest::Blocked => break,
             }
         }
+        Ok(happened)
     }
 
     /// Sends the segment staged last for a session on its control connection, if nothing else
@@ -192,23 +192,22 @@ impl ControlLanes {
         cx: &mut LaneCx<'_>,
     ) -> io::Result<bool> {
         let mut happened = false;
-        loop {
+        while let Some(lane) = self.of(session).writable() {
             let control = self.of(session);
-            let Some(lane) = control.writable() else { return Ok(happened) };
             if control.unsent.is_empty() {
                 if !may_begin {
-                    return Ok(happened);
+                    break;
                 }
                 if control.long_bytes_left(poll) == 0 {
                     if cx.core.session(session).is_some_and(Session::has_long) {
                         cx.core.with(session, |it, cx| it.flush_after_others(cx));
                     }
-                    return Ok(happened);
+                    break;
                 }
                 let entered = cx.core.enter(session);
                 let Some((bytes, has_checksums)) = entered.and_then(|(it, cx)| it.poll_long(cx))
                 else {
-                    return Ok(happened);
+                    break;
                 };
                 control.count_long(poll, bytes.len());
                 let sent = if has_checksums {
@@ -232,9 +231,10 @@ impl ControlLanes {
             }
             match self.send_rest(session, cx.core, cx.driver)? {
                 SentRest::Taken => happened = true,
-                SentRest::Blocked => return Ok(happened),
+                SentRest::Blocked => break,
             }
         }
+        Ok(happened)
     }
 
     /// Sends the long segment staged last, if it is alone, as far as the kernel takes it; then
@@ -284,9 +284,8 @@ impl ControlLanes {
         core: &mut Core,
         driver: &mut AnyDriver,
     ) -> io::Result<SentRest> {
-        loop {
+        while let Some(lane) = self.of(session).writable() {
             let control = self.of(session);
-            let Some(lane) = control.writable() else { return Ok(SentRest::Blocked) };
             if control.unsent.is_empty() {
                 return Ok(SentRest::Taken);
             }
@@ -309,6 +308,7 @@ impl ControlLanes {
                 Err(error) => return Err(error),
             }
         }
+        Ok(SentRest::Blocked)
     }
 
     /// Sends a goodbye on the control lane of a session, as far as the kernel takes it; the lane is
