@@ -13,6 +13,9 @@ use crate::progress::post::{Memory, PostResult, Refused};
 use crate::progress::posting::PostTarget;
 use crate::types::{Envelope, Error, Peer, Selector, Status, TimeOut, TimeOutOutcome};
 
+/// The result of a post with a handle.
+type Started<M> = Result<PostResult<<<M as Attached>::Engine as EngineRef>::Handle>, Refused>;
+
 impl<M: Attached> Endpoint<M> {
     /// Sends bytes and waits until the send has completed at the level of the options; the bytes
     /// can be reused when this returns.
@@ -70,12 +73,11 @@ impl<M: Attached> Endpoint<M> {
 
     /// Posts an operation on borrowed memory and does not return before it has ended. At the
     /// time-out it is cancelled, or aborted.
-    #[allow(clippy::type_complexity, reason = "the handle is that of the engine reference")]
     pub(super) fn block_on(
         &self,
         timeout: Option<Duration>,
         called: BlockingCall,
-        post: impl FnOnce(&M::Engine) -> Result<PostResult<<M::Engine as EngineRef>::Handle>, Refused>,
+        post: impl FnOnce(&M::Engine) -> Started<M>,
     ) -> Result<Status, Error> {
         let engine = &self.open().engine;
         let mut deadline = deadline_of(timeout);

@@ -302,9 +302,7 @@ impl<M: Attached> Endpoint<M> {
         let hints = Hints::new(domain.settings().hint());
         // Puts with remote data of peers are reported there.
         let queue = <M::Engine as EngineRef>::number_of(&queues.receive);
-        engine.with(|engine| {
-            engine.state.completions_mut().regions_mut().set_queue(number, Some(queue))
-        });
+        engine.with(|engine| engine.state.report_puts_to(number, Some(queue)));
         Self { domain, mode: M::new(EndpointParts::new(engine, number, queues, hints)) }
     }
 
@@ -385,7 +383,7 @@ impl<M: Attached> Endpoint<M> {
         engine.share_queue(&queues.receive);
         let number = M::Engine::number_of(&queues.receive);
         engine.with(|engine| {
-            engine.state.completions_mut().regions_mut().set_queue(open.number, Some(number));
+            engine.state.report_puts_to(open.number, Some(number));
         });
         open.queues = queues.clone();
         open.guard.bind(queues);

@@ -165,7 +165,7 @@ impl<E: EngineRef> Drop for Guard<E> {
         // The last hold on an engine takes it along, with all endpoints.
         let Some(engine) = E::upgrade(&self.engine) else { return };
         let close = |engine: &mut Engine| {
-            engine.state.completions_mut().regions_mut().set_queue(self.number, None);
+            engine.state.report_puts_to(self.number, None);
             engine.close_endpoint(self.number);
             engine.state.completions_mut().counting_mut().unbind(self.number);
         };

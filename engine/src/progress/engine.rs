@@ -12,8 +12,6 @@ use super::clock::Clock;
 use super::completions::Completions;
 use super::completions::pieces::Scratch;
 use super::context::LaneCx;
-#[cfg(test)]
-use super::control_lanes::ControlConnection;
 use super::control_lanes::ControlLanes;
 use super::datagram::{EngineDatagrams, Rings};
 use super::handshake::Handshakes;
@@ -35,7 +33,7 @@ use crate::proto::keys::JobKeys;
 use crate::proto::paths::PathTable;
 use crate::proto::table::Id;
 use crate::topology::Placement;
-use crate::types::{Address, Error, Rail};
+use crate::types::{Address, Error};
 
 /// Polls between two clock reads while no path waits for a timer.
 const POLLS_PER_CLOCK: u64 = 16;
@@ -136,67 +134,6 @@ impl EngineState {
         }
     }
 
-    // ---- For the interface ----
-
-    /// Returns the protocol.
-    pub(crate) fn core(&self) -> &Core {
-        &self.core
-    }
-
-    /// Returns the protocol, for calls that end no operation.
-    pub(crate) fn core_mut(&mut self) -> &mut Core {
-        &mut self.core
-    }
-
-    /// Calls the protocol, which may end operations.
-    pub(crate) fn with_core<R>(
-        &mut self,
-        call: impl FnOnce(&mut Core, &mut Completions) -> R,
-    ) -> R {
-        call(&mut self.core, &mut self.completions)
-    }
-
-    /// Returns the memory of operations, and the queues of their completions.
-    pub(crate) fn completions(&self) -> &Completions {
-        &self.completions
-    }
-
-    /// Returns the memory of operations, and the queues of their completions.
-    #[inline]
-    pub(crate) fn completions_mut(&mut self) -> &mut Completions {
-        &mut self.completions
-    }
-
-    /// Returns the connections between endpoints.
-    pub(crate) fn requests_mut(&mut self) -> &mut Requests {
-        &mut self.requests
-    }
-
-    /// Returns the paths of its sessions.
-    pub(crate) fn session_paths(&self) -> &PathTable {
-        &self.paths
-    }
-
-    /// Returns its datagrams.
-    pub(crate) fn datagrams(&self) -> &EngineDatagrams {
-        &self.datagrams
-    }
-
-    /// Returns the rails that were chosen, also where routes decide.
-    pub(crate) fn chosen_rails(&self) -> &[Rail] {
-        self.rails.chosen()
-    }
-
-    /// Returns the placement of its threads and its memory.
-    pub(crate) fn placement(&self) -> &Placement {
-        &self.placement
-    }
-
-    /// Returns the time of busy polling before sleeping.
-    pub(crate) fn spin(&self) -> Duration {
-        self.config.spin
-    }
-
     #[inline(always)]
     pub(super) fn read_clock(&mut self) {
         self.now_ns = self.clock.now_ns();
@@ -231,37 +168,6 @@ impl EngineState {
                         | super::roles::ConnectionRole::Bulk { .. }
                 )
             })
-    }
-}
-
-#[cfg(any(test, feature = "sim"))]
-impl EngineState {
-    /// Takes the time from the world that this thread simulates.
-    pub(crate) fn use_virtual_time(&mut self) {
-        self.clock = Clock::Virtual;
-        self.completions.use_virtual_time();
-    }
-
-    /// Returns the time of the turn.
-    pub(crate) fn now_ns(&self) -> u64 {
-        self.now_ns
-    }
-
-    /// Returns the number of unauthenticated connections.
-    pub(crate) fn pending_handshakes(&self) -> usize {
-        self.handshakes.pending()
-    }
-
-    /// Returns the control connection of a session.
-    #[cfg(test)]
-    pub(crate) fn control(&self, session: u32) -> &ControlConnection {
-        self.controls.get(session).expect("the session had one")
-    }
-
-    /// Returns the control connection of a session.
-    #[cfg(test)]
-    pub(crate) fn control_mut(&mut self, session: u32) -> &mut ControlConnection {
-        self.controls.of(session)
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) mod events;
 mod failure;
 mod handshake;
 mod held;
+mod interface;
 pub(crate) mod leave;
 pub(crate) mod listeners;
 mod manager;

@@ -1,7 +1,7 @@
 //! Shared engines: several threads post to one engine, and wait for its completions.
 //!
 //! ```text
-//!  post ──> SharedProgress (who waits, sleeps, rings) ──> Combiner (inline, or request) ──> QueueLock
+//!  post ──> SharedProgress (who waits, sleeps, rings) ──> Combiner (now, or queued) ──> QueueLock
 //!  wait ──────┘          └──> WaitSet (sleeping threads)                    (lock and queue)
 //! ```
 //!
