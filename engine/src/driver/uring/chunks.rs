@@ -76,13 +76,9 @@ impl UringDriver {
         let flags = (libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32;
         let entry =
             on_socket!(lane, |socket| opcode::RecvMsg::new(socket, message).flags(flags).build());
-        let user_data = self.slots.insert(RequestKind::Receive(key));
         // SAFETY: the message and its pieces are boxed in the lane, which stays until the request
         // has retired; the caller of `recv_chunk` guarantees the memory of the pieces.
-        if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
-            self.slots.remove(user_data);
-            return Err(error);
-        }
+        unsafe { self.request(RequestKind::Receive(key), entry)? };
         if let Some(lane) = self.lanes.get_mut(key) {
             lane.is_receiving = true;
             lane.requests += 1;
@@ -221,13 +217,9 @@ impl UringDriver {
             on_socket!(lane, |socket| opcode::SendMsg::new(socket, message).flags(flags).build())
         };
         let kind = RequestKind::Send { lane: key, chunk, zero_copy: single.is_some() };
-        let user_data = self.slots.insert(kind);
         // SAFETY: the message and its pieces are boxed in the lane, which stays until the request
         // has retired; the caller of `send_chunk` keeps the payload until the release.
-        if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
-            self.slots.remove(user_data);
-            return Err(error);
-        }
+        unsafe { self.request(kind, entry)? };
         if let Some(lane) = self.lanes.get_mut(key) {
             lane.requests += 1;
         }

@@ -209,12 +209,8 @@ impl UringDriver {
 
     fn request_poll(&mut self, key: LaneKey, kind: RequestKind, events: i16) -> io::Result<()> {
         let entry = self.poll_entry(key, events).ok_or_else(no_such_lane)?;
-        let user_data = self.slots.insert(kind);
         // SAFETY: a poll request points to nothing.
-        if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
-            self.slots.remove(user_data);
-            return Err(error);
-        }
+        unsafe { self.request(kind, entry)? };
         if let Some(lane) = self.lanes.get_mut(key) {
             lane.requests += 1;
         }
@@ -223,11 +219,9 @@ impl UringDriver {
 
     fn cancel(&mut self, targets: Vec<u64>) {
         for target in targets {
-            let user_data = self.slots.insert(RequestKind::Cancel);
-            let entry = opcode::AsyncCancel::new(target).build().user_data(user_data);
+            let entry = opcode::AsyncCancel::new(target).build();
             // SAFETY: a cancel request points to nothing.
-            if let Err(error) = unsafe { self.push(&entry) } {
-                self.slots.remove(user_data);
+            if let Err(error) = unsafe { self.request(RequestKind::Cancel, entry) } {
                 tracing::error!("cannot cancel a request: {error}");
             }
         }
