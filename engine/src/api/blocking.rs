@@ -9,8 +9,12 @@ use super::options::{ReceiveOptions, SendOptions};
 use crate::memory::Shape;
 use crate::progress::engine::Engine;
 use crate::progress::leave::LET_GO;
-use crate::progress::post::{Memory, Posted, Refused};
+use crate::progress::post::{Memory, PostResult, Refused};
+use crate::progress::posting::PostTarget;
 use crate::types::{Envelope, Error, Peer, Selector, Status, TimeOut, TimeOutOutcome};
+
+/// The result of a post with a handle.
+type Started<M> = Result<PostResult<<<M as Attached>::Engine as EngineRef>::Handle>, Refused>;
 
 impl<M: Attached> Endpoint<M> {
     /// Sends bytes and waits until the send has completed at the level of the options; the bytes
@@ -38,7 +42,7 @@ impl<M: Attached> Endpoint<M> {
         let request = self.send_request(peer, envelope, bytes.len(), &options);
         let called = BlockingCall::new("send_blocking", Some(peer)).with(envelope);
         self.block_on(options.timeout, called, |engine| {
-            engine.start_send(&request, Memory { buffer: None, shape }, options.more)
+            engine.posts().start_send(&request, Memory { buffer: None, shape }, options.more)
         })
     }
 
@@ -63,26 +67,25 @@ impl<M: Attached> Endpoint<M> {
         let called = BlockingCall { aborted: TimeOutOutcome::MessageLost, ..called };
         self.block_on(options.timeout, called, |engine| {
             let memory = Memory { buffer: None, shape };
-            engine.start_receive(&request, memory).map(Posted::Pending)
+            engine.posts().start_receive(&request, memory).map(PostResult::Pending)
         })
     }
 
     /// Posts an operation on borrowed memory and does not return before it has ended. At the
     /// time-out it is cancelled, or aborted.
-    #[allow(clippy::type_complexity, reason = "the handle is that of the engine reference")]
     pub(super) fn block_on(
         &self,
         timeout: Option<Duration>,
         called: BlockingCall,
-        post: impl FnOnce(&M::Engine) -> Result<Posted<<M::Engine as EngineRef>::Handle>, Refused>,
+        post: impl FnOnce(&M::Engine) -> Started<M>,
     ) -> Result<Status, Error> {
         let engine = &self.open().engine;
         let mut deadline = deadline_of(timeout);
         // From here on the engine may hold the caller's memory, also while a panic unwinds.
         let borrowed = Borrowed;
         let result = match post(engine) {
-            Ok(Posted::Sent(status, _)) => Ok(status),
-            Ok(Posted::Pending(handle)) => {
+            Ok(PostResult::Sent(status, _)) => Ok(status),
+            Ok(PostResult::Pending(handle)) => {
                 let mut late = None;
                 loop {
                     match engine.wait_for_outcome(&handle, deadline) {

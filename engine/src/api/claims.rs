@@ -7,7 +7,6 @@ use super::options::ReceiveOptions;
 use super::receive::memory_of;
 use super::send::refused;
 use crate::memory::{Buffer, RawSpan, raw_shape};
-use crate::progress::completions::PostedTo;
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Refused};
 use crate::proto::table::Id;
@@ -45,7 +44,7 @@ impl<M: Attached> ClaimedMessage<M> {
 impl<M: Attached> Drop for ClaimedMessage<M> {
     fn drop(&mut self) {
         if let Some(claim) = self.claim.take() {
-            self.engine.with_to_let_go(|engine| engine.state.core.discard_claimed(claim));
+            self.engine.with_to_let_go(|engine| engine.state.core_mut().discard_claimed(claim));
         }
     }
 }
@@ -84,8 +83,7 @@ impl<M: Attached> Endpoint<M> {
                 "a claimed message is received once, by an endpoint of the engine that has it";
             return Err((Error::misuse(text), memory));
         };
-        let PostedTo { queue, user_data, silent } = self.received_to(options);
-        let to = PostedTo { queue: M::Engine::number_of(queue), user_data, silent };
+        let to = self.received_to(options);
         let number = open.number;
         let post =
             |engine: &mut Engine| engine.state.receive_claimed(claim, number, memory, to.route());

@@ -128,7 +128,11 @@ impl<M: Attached> Endpoint<M> {
         let open = self.open();
         let answer_timeout_ns = nanoseconds(options.answer_timeout);
         let is_first = open.engine.with(|engine| {
-            engine.state.requests.listen(open.number, options.backlog.max(1), answer_timeout_ns)
+            engine.state.requests_mut().listen(
+                open.number,
+                options.backlog.max(1),
+                answer_timeout_ns,
+            )
         });
         if !is_first {
             return Err(Error::misuse("this endpoint has a listener already; drop that first"));
@@ -182,10 +186,8 @@ impl<M: Attached> Endpoint<M> {
         data: &[u8],
     ) -> Result<ConnectionId, Error> {
         check(data)?;
-        let asked = listener.engine.with(|engine| {
-            let state = &mut *engine.state;
-            state.requests.take(&state.core, listener.endpoint, request)
-        });
+        let asked =
+            listener.engine.with(|engine| engine.state.take_request(listener.endpoint, request));
         let (asked, asks) = asked.ok_or_else(no_request)?;
         let open = self.open();
         let connection =
@@ -194,7 +196,7 @@ impl<M: Attached> Endpoint<M> {
         let sent =
             listener.engine.with(|engine| engine.say_accepted(connection, &asked, &address, data));
         if let Err(error) = sent {
-            open.engine.with(|engine| engine.state.requests.forget_accepted(connection));
+            open.engine.with(|engine| engine.state.requests_mut().forget_accepted(connection));
             return Err(error);
         }
         Ok(connection)
@@ -228,8 +230,8 @@ impl<M: Attached> Endpoint<M> {
     pub fn fail_without_peers(&self, is_wanted: bool) {
         let open = self.open();
         open.engine.with(|engine| {
-            let state = &mut *engine.state;
-            state.core.set_needs_peers(open.number, is_wanted, &mut state.completions);
+            let number = open.number;
+            engine.state.with_core(|core, ended| core.set_needs_peers(number, is_wanted, ended));
         });
     }
 
@@ -241,7 +243,8 @@ impl<M: Attached> Endpoint<M> {
     /// Binds the endpoint to an event queue.
     pub(super) fn report_to(&self, queue: &EventQueue<M>) {
         let open = self.open();
-        open.engine.with(|it| it.state.completions.events.bind(open.number, queue.number));
+        open.engine
+            .with(|it| it.state.completions_mut().events_mut().bind(open.number, queue.number));
     }
 }
 

@@ -200,7 +200,7 @@ impl<M: Attached> Endpoint<M> {
     /// Opens a counter of the endpoint's engine, with value 0.
     pub fn open_counter(&self) -> Counter<M> {
         let engine = self.open().engine.clone();
-        let count = engine.with(|engine| engine.state.completions.counting.open());
+        let count = engine.with(|engine| engine.state.completions_mut().counting_mut().open());
         Counter { engine, count, sleeper: Sleeper::default() }
     }
 
@@ -217,7 +217,7 @@ impl<M: Attached> Endpoint<M> {
             return Err(Error::misuse("the counter belongs to another engine"));
         }
         open.engine.with(|engine| {
-            engine.state.completions.counting.bind(open.number, events, &counter.count);
+            engine.state.completions_mut().counting_mut().bind(open.number, events, &counter.count);
         });
         Ok(())
     }

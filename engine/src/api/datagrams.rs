@@ -78,13 +78,14 @@ impl<M: Attached> Endpoint<M> {
 }
 
 fn state_of(engine: &Engine) -> DatagramState {
-    let datagrams = &engine.state.datagrams;
+    let datagrams = engine.state.datagrams();
     let socket = match datagrams.socket() {
         Ok(socket) => socket,
         Err(None) => return DatagramState::Off,
         Err(Some(cause)) => return DatagramState::Refused { cause: cause.to_owned() },
     };
-    let Dropped { malformed, unknown, forged, repeated, stray } = engine.state.paths.dropped();
+    let Dropped { malformed, unknown, forged, repeated, stray } =
+        engine.state.session_paths().dropped();
     let asked = socket.local_addr().and_then(|at| Ok((at.port(), udp::buffers(socket)?)));
     match asked {
         Ok((port, (receive_buffer_bytes, send_buffer_bytes))) => DatagramState::Taken {

@@ -19,8 +19,10 @@ use crate::driver::traits::{
 use crate::forks::OwnerProcess;
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
-use crate::progress::datagram::{Datagrams, window_bytes};
+use crate::progress::datagram::{EngineDatagrams, window_bytes};
 use crate::progress::engine::{EngineParts, EngineState, LoopConfig};
+use crate::progress::listeners::Listeners;
+use crate::progress::rails::LocalRails;
 use crate::progress::shared_engine::DomainEngines;
 use crate::progress::statistics::{Publisher, Reports};
 use crate::progress::zero_copy::Policy;
@@ -250,16 +252,16 @@ impl Domain {
         // Where the user names no address, routes decide which one connections leave from.
         let are_bound = has_several || settings.listen_address().is_some();
         let rails = if are_bound { selection.rails.clone() } else { Vec::new() };
-        let datagrams = match settings.control_lane() {
-            ControlLane::Tcp => Datagrams::default(),
+        let mut datagrams = match settings.control_lane() {
+            ControlLane::Tcp => EngineDatagrams::default(),
             ControlLane::Xdp => {
                 let taken = |error| Error::system("control_lane = xdp", error);
                 let (socket, port) = bound(bound_to).map_err(taken)?;
-                Datagrams::new(socket, port, longest, true)
+                EngineDatagrams::new(socket, port, longest, true)
             }
             ControlLane::Udp | ControlLane::Auto => match bound(bound_to) {
-                Ok((socket, port)) => Datagrams::new(socket, port, longest, false),
-                Err(error) => Datagrams::refused(&error),
+                Ok((socket, port)) => EngineDatagrams::new(socket, port, longest, false),
+                Err(error) => EngineDatagrams::refused(&error),
             },
         };
         // From the kernel: what this process has is the same in all children of `fork`, and two
@@ -268,8 +270,17 @@ impl Domain {
             .map_err(|error| Error::system("the kernel gives no random numbers", error))?;
         let engine = random.random::<u64>().max(1);
         let window_bytes = socket_window_bytes(&datagrams);
+        datagrams.set_socket_window(window_bytes);
         let placement = self.placement(nic.numa_node);
-        let mut state = placement.with_memory(|| {
+        let rail_listeners = match has_several {
+            true => driver::tcp::listeners_of_rails(&listener, &selection.rails),
+            false => Vec::new(),
+        };
+        let publisher = self.0.exporter.as_ref().map(|exporter| Publisher::new(exporter.slot()));
+        if settings.verbose() {
+            transports::watch();
+        }
+        let state = placement.with_memory(|| {
             EngineState::new(EngineParts {
                 engine,
                 random,
@@ -278,28 +289,13 @@ impl Domain {
                 keys: Arc::clone(&self.0.keys),
                 entries_max: settings.cq_entries(),
                 arena: Arc::clone(&self.0.arena),
-                listener,
-                locator,
-                rails,
+                listeners: Listeners::new(listener, rail_listeners),
+                rails: LocalRails::new(locator, rails, selection.rails),
+                datagrams,
+                placement: Arc::clone(&placement),
+                reports: Reports { publisher, is_verbose: settings.verbose() },
             })
         });
-        if has_several {
-            let of_rails =
-                driver::tcp::listeners_of_rails(state.listeners.first(), &selection.rails);
-            state.listeners.add(of_rails);
-        }
-        state.rails.set_chosen(selection.rails);
-        let publisher = self.0.exporter.as_ref().map(|exporter| Publisher::new(exporter.slot()));
-        state.reports = Reports { publisher, is_verbose: settings.verbose() };
-        if settings.verbose() {
-            transports::watch();
-        }
-        state.datagrams = datagrams;
-        state.datagrams.socket_window_bytes = window_bytes;
-        let endpoint = state.core.shared_mut().endpoints_mut().open();
-        debug_assert_eq!(endpoint, Some(0), "the first endpoint of an engine is number 0");
-        state.completions.open_queue(settings.cq_entries());
-        state.placement = placement;
         Ok(Endpoint::new(self.clone(), Box::new(state)))
     }
 
@@ -483,7 +479,7 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
 /// Bytes of bulk data that may be on their way to an engine in datagrams, as far as its socket has
 /// room for them, which charges itself with up to twice the bytes of its datagrams. Frames, once
 /// they are up, have room of their own.
-fn socket_window_bytes(datagrams: &Datagrams) -> u64 {
+fn socket_window_bytes(datagrams: &EngineDatagrams) -> u64 {
     let buffers = datagrams.socket().ok().and_then(|socket| driver::udp::buffers(socket).ok());
     buffers.map_or(0, |(receive_bytes, _)| window_bytes(receive_bytes / 2))
 }

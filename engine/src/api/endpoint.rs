@@ -10,7 +10,7 @@ use super::domain::Domain;
 use super::engine_ref::EngineRef;
 use super::events::EventQueue;
 use super::hints::Hints;
-use super::mode::{Attached, Open, Owned, Queues, Shared};
+use super::mode::{Attached, EndpointParts, Owned, Queues, Shared};
 use super::queues::CompletionQueue;
 use crate::driver::traits::{Driver, LaneKey};
 use crate::driver::{self, AnyDriver, ArenaRange, DriverChoice};
@@ -182,7 +182,7 @@ impl Endpoint<Detached> {
             Lanes::Uring => DriverChoice::Uring,
             Lanes::Sockets => DriverChoice::Sockets,
         };
-        let driver = mode.state.placement.with_memory(|| open_driver(&domain, choice))?;
+        let driver = mode.state.placement().with_memory(|| open_driver(&domain, choice))?;
         let engine = Rc::new(EngineCell::new(mode.state, driver, mode.sockets)?);
         // It was opened with the engine.
         let queues = Queues { transmit: 0, receive: 0 };
@@ -216,15 +216,15 @@ impl Endpoint<Detached> {
             return Err(Error::misuse(text));
         }
         let sockets = DriverChoice::Sockets;
-        let driver = mode.state.placement.with_memory(|| open_driver(&domain, sockets))?;
+        let driver = mode.state.placement().with_memory(|| open_driver(&domain, sockets))?;
         let mut engine =
             SharedEngine::new(mode.state, driver, mode.sockets, domain.domain_engines())?;
         prepare(&mut engine)?;
         let engine = Arc::new(engine);
         // It was opened with the engine.
         let queue = engine.with(|engine| {
-            engine.state.completions.share_queue(0);
-            engine.state.completions.move_queue_outside(0)
+            engine.state.completions_mut().share_queue(0);
+            engine.state.completions_mut().move_queue_outside(0)
         });
         let queues = Queues { transmit: Arc::clone(&queue), receive: queue };
         Ok(Endpoint::of(domain, engine, 0, queues))
@@ -245,7 +245,7 @@ impl Endpoint<Detached> {
     pub fn dedicate(self) -> Result<Endpoint<Shared>, Error> {
         let cores = match self.domain.next_core() {
             Some(core) => vec![core],
-            None => self.mode.state.placement.near().to_vec(),
+            None => self.mode.state.placement().near().to_vec(),
         };
         self.share_with(|engine| {
             engine
@@ -302,18 +302,18 @@ impl<M: Attached> Endpoint<M> {
         let hints = Hints::new(domain.settings().hint());
         // Puts with remote data of peers are reported there.
         let queue = <M::Engine as EngineRef>::number_of(&queues.receive);
-        engine.with(|engine| engine.state.completions.regions.set_queue(number, Some(queue)));
-        Self { domain, mode: M::new(Open::new(engine, number, queues, hints)) }
+        engine.with(|engine| engine.state.report_puts_to(number, Some(queue)));
+        Self { domain, mode: M::new(EndpointParts::new(engine, number, queues, hints)) }
     }
 
     #[inline]
-    pub(super) fn open(&self) -> &Open<M::Engine> {
+    pub(super) fn open(&self) -> &EndpointParts<M::Engine> {
         self.mode.open()
     }
 
     /// Returns the address at which peers reach this endpoint.
     pub fn address(&self) -> Address {
-        let Open { engine, number, .. } = self.open();
+        let EndpointParts { engine, number, .. } = self.open();
         engine.with(|engine| engine.state.address(*number))
     }
 
@@ -340,7 +340,8 @@ impl<M: Attached> Endpoint<M> {
         if given.any(|other| !M::Engine::is_same(other, engine)) {
             return Err(Error::misuse("the queue belongs to another engine"));
         }
-        let number = engine.with(|engine| engine.state.core.shared_mut().endpoints_mut().open());
+        let number =
+            engine.with(|engine| engine.state.core_mut().shared_mut().endpoints_mut().open());
         let number = number.ok_or(Error::Limit("an engine has 1024 endpoints; drop some"))?;
         let shared = |queue: &CompletionQueue<M>| {
             engine.share_queue(&queue.queue);
@@ -383,7 +384,7 @@ impl<M: Attached> Endpoint<M> {
         engine.share_queue(&queues.receive);
         let number = M::Engine::number_of(&queues.receive);
         engine.with(|engine| {
-            engine.state.completions.regions.set_queue(open.number, Some(number));
+            engine.state.report_puts_to(open.number, Some(number));
         });
         open.queues = queues.clone();
         open.guard.bind(queues);
@@ -411,24 +412,25 @@ impl Endpoint<Owned> {
             return Err((self, Error::misuse(text)));
         }
         let Self { domain, mode } = self;
-        let Open { engine, number, queues, hints, sleeper, guard } = mode.0;
+        let EndpointParts { engine, number, queues, hints, sleeper, guard } = mode.0;
         let engine = match Rc::try_unwrap(engine) {
             // Its guard finds nothing to close.
             Ok(engine) => engine.into_engine(),
             Err(engine) => {
-                let mode = Owned(Open { engine, number, queues, hints, sleeper, guard });
+                let mode = Owned(EndpointParts { engine, number, queues, hints, sleeper, guard });
                 return Err((Self { domain, mode }, Error::misuse("the engine is in use")));
             }
         };
         match engine.detach() {
             Ok((mut state, sockets)) => {
                 // The next thread that attaches it opens them again.
-                state.completions.close_queue(0);
-                state.completions.counting.unbind(0);
+                state.completions_mut().close_queue(0);
+                state.completions_mut().counting_mut().unbind(0);
                 Ok(Endpoint { domain, mode: Detached { state, sockets } })
             }
             Err((engine, error)) => {
-                let open = Open::new(Rc::new(EngineCell::again(engine)), number, queues, hints);
+                let open =
+                    EndpointParts::new(Rc::new(EngineCell::again(engine)), number, queues, hints);
                 // Operations on borrowed memory are still outstanding.
                 if guard.has_borrowed() {
                     open.guard.note_borrowed();
@@ -485,8 +487,7 @@ impl<M: Attached> Endpoint<M> {
     pub fn remove_peer(&self, peer: Peer) -> Result<(), Error> {
         self.end_connections_with(peer);
         self.open().engine.with(|engine| {
-            let state = &mut *engine.state;
-            if !state.core.remove_peer(peer.0, &mut state.completions) {
+            if !engine.state.with_core(|core, ended| core.remove_peer(peer.0, ended)) {
                 return Err(Error::UnknownPeer);
             }
             engine.progress()?;
@@ -510,7 +511,7 @@ impl<M: Attached> Endpoint<M> {
     /// and above 32 KiB while another one that fits no datagram is not acknowledged.
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
         self.open().engine.with(|engine| {
-            let core = &engine.state.core;
+            let core = engine.state.core();
             let session = core.session(core.shared().peers().get(peer.0)?.session)?;
             session.eager_limit_if_connected(core.config())
         })

@@ -6,14 +6,10 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::progress::completions::{PostedTo, ReceiveMemory};
 use crate::progress::engine::Engine;
-use crate::progress::post::{Memory, Posted, Refused};
+use crate::progress::posting::PostTarget;
 use crate::progress::wait_object::WaitObject;
-use crate::proto::one_sided::origin::OneSidedRequest;
-use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::SendRequest;
-use crate::types::{Completion, Error, OperationId, Outcome};
+use crate::types::{Completion, Error, Outcome};
 
 /// A counted reference to an engine that is open.
 ///
@@ -23,6 +19,8 @@ pub trait EngineRef: Clone {
     type Weak;
     /// Names an operation whose end is not for a queue.
     type Handle;
+    /// What it posts by.
+    type Posts: PostTarget<Handle = Self::Handle>;
     /// A completion queue.
     type Queue: Clone;
 
@@ -81,90 +79,8 @@ pub trait EngineRef: Clone {
     /// How long to look before sleeping.
     fn spin(&self) -> Duration;
 
-    // ---- Posting ----
-
-    /// Posts a send whose end goes to a queue. `None`: it is over, and its completion is there
-    /// unless it is a silent one.
-    fn post_send(
-        &self,
-        request: &SendRequest,
-        memory: Memory,
-        to: PostedTo<&Self::Queue>,
-        more: bool,
-    ) -> Result<Option<OperationId>, Refused>;
-
-    /// Posts a receive into one piece of memory, whose completion goes to a queue.
-    fn post_into(
-        &self,
-        request: &ReceiveRequest,
-        memory: ReceiveMemory,
-        to: PostedTo<&Self::Queue>,
-    ) -> Result<OperationId, Refused> {
-        self.post_receive(request, memory.into_memory(), to)
-    }
-
-    /// Posts a receive whose end goes to a queue.
-    fn post_receive(
-        &self,
-        request: &ReceiveRequest,
-        memory: Memory,
-        to: PostedTo<&Self::Queue>,
-    ) -> Result<OperationId, Refused>;
-
-    /// Posts a send of a copy of `bytes`, of which only a failure is reported.
-    fn inject(
-        &self,
-        request: &SendRequest,
-        bytes: &[u8],
-        to: PostedTo<&Self::Queue>,
-        more: bool,
-    ) -> Result<(), Error>;
-
-    /// Posts a send with a handle.
-    fn start_send(
-        &self,
-        request: &SendRequest,
-        memory: Memory,
-        more: bool,
-    ) -> Result<Posted<Self::Handle>, Refused>;
-
-    /// Posts a receive with a handle.
-    fn start_receive(
-        &self,
-        request: &ReceiveRequest,
-        memory: Memory,
-    ) -> Result<Self::Handle, Refused>;
-
-    /// Posts an operation on the memory of a peer whose end goes to a queue.
-    fn post_one_sided(
-        &self,
-        request: OneSidedRequest,
-        memory: Memory,
-        to: PostedTo<&Self::Queue>,
-        more: bool,
-    ) -> Result<OperationId, Refused>;
-
-    /// The same, with a handle. A flush precedes one with a fence; its failure is reported to
-    /// `flushed_to`.
-    fn start_one_sided(
-        &self,
-        request: OneSidedRequest,
-        memory: Memory,
-        more: bool,
-        flushed_to: PostedTo<&Self::Queue>,
-    ) -> Result<Posted<Self::Handle>, Refused>;
-
-    /// Posts a put of a copy of `bytes`, of which only a failure is reported.
-    fn inject_put(
-        &self,
-        request: OneSidedRequest,
-        bytes: &[u8],
-        to: PostedTo<&Self::Queue>,
-        more: bool,
-    ) -> Result<(), Error>;
-
-    /// Cancels an operation of a queue; `false`: too late.
-    fn cancel(&self, operation: OperationId) -> bool;
+    /// The engine, to post to.
+    fn posts(&self) -> &Self::Posts;
 
     // ---- Handles ----
 

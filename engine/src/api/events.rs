@@ -64,13 +64,14 @@ impl<M: Attached> Drop for EventQueue<M> {
     fn drop(&mut self) {
         let number = self.number;
         // Dropped by what the engine calls (a waker, say), it stays open with the engine.
-        self.engine.with_to_let_go(|engine| engine.state.completions.events.close(number));
+        self.engine
+            .with_to_let_go(|engine| engine.state.completions_mut().events_mut().close(number));
     }
 }
 
 impl<M: Attached> EventQueue<M> {
     fn share(engine: &M::Engine, number: u32) -> Self {
-        engine.with(|engine| engine.state.completions.events.share(number));
+        engine.with(|engine| engine.state.completions_mut().events_mut().share(number));
         Self { engine: engine.clone(), number, sleeper: Sleeper::default() }
     }
 
@@ -85,7 +86,7 @@ impl<M: Attached> EventQueue<M> {
     }
 
     fn pop(&self) -> Option<Event> {
-        self.engine.with(|engine| engine.state.completions.events.pop(self.number))
+        self.engine.with(|engine| engine.state.completions_mut().events_mut().pop(self.number))
     }
 
     /// Makes progress until there is an event, and returns it; `None` after `timeout`, which is
@@ -97,7 +98,7 @@ impl<M: Attached> EventQueue<M> {
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Event>, Error> {
         let number = self.number;
         let pop = |engine: &mut crate::progress::engine::Engine| {
-            engine.state.completions.events.pop(number)
+            engine.state.completions_mut().events_mut().pop(number)
         };
         self.engine.wait(deadline_of(timeout), pop)
     }
@@ -126,12 +127,12 @@ impl<M: Attached> EventQueue<M> {
     pub fn arm(&self) -> Result<bool, Error> {
         self.engine.progress()?;
         self.engine.arm(self.sleeper.wait_object(&self.engine)?)?;
-        Ok(self.engine.with(|engine| engine.state.completions.events.is_empty(self.number)))
+        Ok(self.engine.with(|engine| engine.state.completions().events().is_empty(self.number)))
     }
 
     /// Returns the number of events that this queue has dropped because it was full.
     pub fn lost(&self) -> u64 {
-        self.engine.with(|engine| engine.state.completions.events.lost(self.number))
+        self.engine.with(|engine| engine.state.completions().events().lost(self.number))
     }
 }
 
@@ -169,7 +170,8 @@ impl<M: Attached> Endpoint<M> {
     /// 1), for endpoints that are opened with it ([`Endpoint::open_endpoint`]).
     pub fn open_event_queue(&self, entries_max: usize) -> EventQueue<M> {
         let engine = self.open().engine.clone();
-        let number = engine.with(|engine| engine.state.completions.events.open(entries_max.max(1)));
+        let number = engine
+            .with(|engine| engine.state.completions_mut().events_mut().open(entries_max.max(1)));
         EventQueue { engine, number, sleeper: Sleeper::default() }
     }
 
@@ -179,7 +181,7 @@ impl<M: Attached> Endpoint<M> {
         let open = self.open();
         let number = open.number;
         let of_endpoint = |engine: &mut crate::progress::engine::Engine| {
-            engine.state.completions.events.of_endpoint(number)
+            engine.state.completions().events().of_endpoint(number)
         };
         EventQueue::share(&open.engine, open.engine.with(of_endpoint))
     }
@@ -188,7 +190,7 @@ impl<M: Attached> Endpoint<M> {
     pub fn next_event(&self) -> Option<Event> {
         let open = self.open();
         open.engine.with(|engine| {
-            let events = &mut engine.state.completions.events;
+            let events = engine.state.completions_mut().events_mut();
             events.pop(events.of_endpoint(open.number))
         })
     }

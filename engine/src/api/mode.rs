@@ -18,13 +18,13 @@ pub trait Attached: Sized + sealed::Sealed {
     type Engine: EngineRef;
 
     #[doc(hidden)]
-    fn open(&self) -> &Open<Self::Engine>;
+    fn open(&self) -> &EndpointParts<Self::Engine>;
 
     #[doc(hidden)]
-    fn open_mut(&mut self) -> &mut Open<Self::Engine>;
+    fn open_mut(&mut self) -> &mut EndpointParts<Self::Engine>;
 
     #[doc(hidden)]
-    fn new(open: Open<Self::Engine>) -> Self;
+    fn new(open: EndpointParts<Self::Engine>) -> Self;
 }
 
 mod sealed {
@@ -33,22 +33,22 @@ mod sealed {
 
 /// An endpoint that is owned by the thread that attached it, which makes all progress: neither
 /// `Send` nor `Sync`, and without locks.
-pub struct Owned(pub(super) Open<Rc<EngineCell>>);
+pub struct Owned(pub(super) EndpointParts<Rc<EngineCell>>);
 
 impl sealed::Sealed for Owned {}
 
 impl Attached for Owned {
     type Engine = Rc<EngineCell>;
 
-    fn open(&self) -> &Open<Rc<EngineCell>> {
+    fn open(&self) -> &EndpointParts<Rc<EngineCell>> {
         &self.0
     }
 
-    fn open_mut(&mut self) -> &mut Open<Rc<EngineCell>> {
+    fn open_mut(&mut self) -> &mut EndpointParts<Rc<EngineCell>> {
         &mut self.0
     }
 
-    fn new(open: Open<Rc<EngineCell>>) -> Self {
+    fn new(open: EndpointParts<Rc<EngineCell>>) -> Self {
         Self(open)
     }
 }
@@ -74,28 +74,28 @@ impl Attached for Owned {
 /// A waker or a subscriber of `tracing` that the engine calls may post. It must not wait for the
 /// engine: such calls panic. Dropping an endpoint holds the engine for up to `close_linger`, for
 /// which calls of other threads, except posts, wait.
-pub struct Shared(pub(super) Open<Arc<SharedEngine>>);
+pub struct Shared(pub(super) EndpointParts<Arc<SharedEngine>>);
 
 impl sealed::Sealed for Shared {}
 
 impl Attached for Shared {
     type Engine = Arc<SharedEngine>;
 
-    fn open(&self) -> &Open<Arc<SharedEngine>> {
+    fn open(&self) -> &EndpointParts<Arc<SharedEngine>> {
         &self.0
     }
 
-    fn open_mut(&mut self) -> &mut Open<Arc<SharedEngine>> {
+    fn open_mut(&mut self) -> &mut EndpointParts<Arc<SharedEngine>> {
         &mut self.0
     }
 
-    fn new(open: Open<Arc<SharedEngine>>) -> Self {
+    fn new(open: EndpointParts<Arc<SharedEngine>>) -> Self {
         Self(open)
     }
 }
 
 /// The parts of an attached endpoint.
-pub struct Open<E: EngineRef> {
+pub struct EndpointParts<E: EngineRef> {
     pub(super) engine: E,
     pub(super) number: u16,
     pub(super) queues: Queues<E::Queue>,
@@ -112,7 +112,7 @@ pub(super) struct Queues<Q> {
     pub(super) receive: Q,
 }
 
-impl<E: EngineRef> Open<E> {
+impl<E: EngineRef> EndpointParts<E> {
     pub(super) fn new(engine: E, number: u16, queues: Queues<E::Queue>, hints: Hints) -> Self {
         let guard = Guard {
             engine: engine.downgrade(),
@@ -165,9 +165,9 @@ impl<E: EngineRef> Drop for Guard<E> {
         // The last hold on an engine takes it along, with all endpoints.
         let Some(engine) = E::upgrade(&self.engine) else { return };
         let close = |engine: &mut Engine| {
-            engine.state.completions.regions.set_queue(self.number, None);
+            engine.state.report_puts_to(self.number, None);
             engine.close_endpoint(self.number);
-            engine.state.completions.counting.unbind(self.number);
+            engine.state.completions_mut().counting_mut().unbind(self.number);
         };
         if engine.with_to_let_go(close).is_some() {
             engine.close_queue(&self.queues.transmit);

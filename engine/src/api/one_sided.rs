@@ -11,7 +11,8 @@ use super::region::RemoteAddress;
 use super::send::refused;
 use crate::memory::{Buffer, RawSpan, Shape, raw_shape};
 use crate::progress::completions::PostedTo;
-use crate::progress::post::{Memory, Posted};
+use crate::progress::post::{Memory, PostResult, Refused};
+use crate::progress::posting::PostTarget;
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::types::{AtomicOp, Datatype, Envelope, Error, Failed, OperationId, Peer, Status};
@@ -144,10 +145,35 @@ impl<M: Attached> Endpoint<M> {
         }
     }
 
-    #[allow(clippy::type_complexity, reason = "the queue is that of the engine reference")]
-    fn ends_at(&self, options: &SendOptions) -> PostedTo<&<M::Engine as EngineRef>::Queue> {
+    fn ends_at(&self, options: &SendOptions) -> PostedTo {
         let (user_data, silent) = (options.user_data, options.silent);
-        PostedTo { queue: &self.open().queues.transmit, user_data, silent }
+        PostedTo { queue: M::Engine::number_of(&self.open().queues.transmit), user_data, silent }
+    }
+
+    /// Posts an operation that ends in the queue of this endpoint.
+    #[inline]
+    fn post_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        options: &SendOptions,
+    ) -> Result<OperationId, Refused> {
+        let to = self.ends_at(options);
+        self.open().engine.posts().post_one_sided(request, memory, to, options.more)
+    }
+
+    /// Waits for the end of an operation, in the call of this name.
+    fn block_on_one_sided(
+        &self,
+        call: &'static str,
+        peer: Peer,
+        request: OneSidedRequest,
+        memory: Memory,
+        options: &SendOptions,
+    ) -> Result<Status, Error> {
+        self.block_on(options.timeout, BlockingCall::new(call, Some(peer)), |engine| {
+            engine.posts().start_one_sided(request, memory, options.more, self.ends_at(options))
+        })
     }
 
     pub(super) fn start(
@@ -158,9 +184,11 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Operation<M>, Failed> {
         let engine = &self.open().engine;
         let to = self.ends_at(options);
-        match engine.start_one_sided(request, memory, options.more, to).map_err(refused)? {
-            Posted::Pending(handle) => Ok(Operation::pending(engine.clone(), handle)),
-            Posted::Sent(..) => unreachable!("an operation on memory is posted with its handle"),
+        match engine.posts().start_one_sided(request, memory, options.more, to).map_err(refused)? {
+            PostResult::Pending(handle) => Ok(Operation::pending(engine.clone(), handle)),
+            PostResult::Sent(..) => {
+                unreachable!("an operation on memory is posted with its handle")
+            }
         }
     }
 
@@ -195,8 +223,7 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<OperationId, Failed> {
         let memory = super::send::memory_of(buffer.into())?;
         let request = self.one_sided(peer, Verb::Put, at, memory.shape.len() as u64, &options);
-        let to = self.ends_at(&options);
-        self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
+        self.post_one_sided(request, memory, &options).map_err(refused)
     }
 
     /// Like [`Self::post_put`], and invalidates the key (iWARP's send with invalidate, as a put; it
@@ -218,8 +245,7 @@ impl<M: Attached> Endpoint<M> {
         let memory = super::send::memory_of(buffer.into())?;
         let request = self.one_sided(peer, Verb::Put, at, memory.shape.len() as u64, &options);
         let request = OneSidedRequest { invalidates: true, ..request };
-        let to = self.ends_at(&options);
-        self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
+        self.post_one_sided(request, memory, &options).map_err(refused)
     }
 
     /// Writes any number of `pieces` to the memory of a peer (`fi_writev`); it completes in the
@@ -251,10 +277,8 @@ impl<M: Attached> Endpoint<M> {
         shape: Shape,
         options: &SendOptions,
     ) -> Result<OperationId, Error> {
-        let open = self.open();
-        open.guard.note_borrowed();
-        let (memory, to) = (Memory { buffer: None, shape }, self.ends_at(options));
-        let posted = open.engine.post_one_sided(request, memory, to, options.more);
+        self.open().guard.note_borrowed();
+        let posted = self.post_one_sided(request, Memory { buffer: None, shape }, options);
         posted.map_err(|(error, _)| error)
     }
 
@@ -274,7 +298,7 @@ impl<M: Attached> Endpoint<M> {
         options: SendOptions,
     ) -> Result<(), Error> {
         let request = self.one_sided(peer, Verb::Put, at, bytes.len() as u64, &options);
-        self.open().engine.inject_put(request, bytes, self.ends_at(&options), options.more)
+        self.open().engine.posts().inject_put(request, bytes, self.ends_at(&options), options.more)
     }
 
     /// Writes bytes to the memory of a peer, and waits until the put has completed.
@@ -291,14 +315,13 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(bytes.as_ptr().cast_mut(), bytes.len());
         let request = self.one_sided(peer, Verb::Put, at, bytes.len() as u64, &options);
-        self.block_on(options.timeout, BlockingCall::new("put_blocking", Some(peer)), |engine| {
-            engine.start_one_sided(
-                request,
-                Memory { buffer: None, shape },
-                options.more,
-                self.ends_at(&options),
-            )
-        })
+        self.block_on_one_sided(
+            "put_blocking",
+            peer,
+            request,
+            Memory { buffer: None, shape },
+            &options,
+        )
     }
 
     /// Reads memory of a peer into `buffer`.
@@ -332,8 +355,7 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<OperationId, Failed> {
         let memory = memory_of(buffer.into())?;
         let request = self.one_sided(peer, Verb::Get, at, memory.shape.len() as u64, &options);
-        let to = self.ends_at(&options);
-        self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
+        self.post_one_sided(request, memory, &options).map_err(refused)
     }
 
     /// Reads memory of a peer into any number of `pieces` (`fi_readv`); it completes in the
@@ -373,14 +395,13 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(into.as_mut_ptr(), into.len());
         let request = self.one_sided(peer, Verb::Get, at, into.len() as u64, &options);
-        self.block_on(options.timeout, BlockingCall::new("get_blocking", Some(peer)), |engine| {
-            engine.start_one_sided(
-                request,
-                Memory { buffer: None, shape },
-                options.more,
-                self.ends_at(&options),
-            )
-        })
+        self.block_on_one_sided(
+            "get_blocking",
+            peer,
+            request,
+            Memory { buffer: None, shape },
+            &options,
+        )
     }
 
     /// Applies an atomic operation to memory of a peer, without fetching; it completes in the
@@ -399,9 +420,7 @@ impl<M: Attached> Endpoint<M> {
         let (verb, length, operands) = atomic.parts(0)?;
         let request = self.one_sided(peer, verb, at, length, &options);
         let request = OneSidedRequest { operands, ..request };
-        let to = self.ends_at(&options);
-        let posted =
-            self.open().engine.post_one_sided(request, Memory::nothing(), to, options.more);
+        let posted = self.post_one_sided(request, Memory::nothing(), &options);
         posted.map_err(|(error, _)| error)
     }
 
@@ -427,8 +446,7 @@ impl<M: Attached> Endpoint<M> {
         };
         let request = self.one_sided(peer, verb, at, length, &options);
         let request = OneSidedRequest { operands, ..request };
-        let to = self.ends_at(&options);
-        self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
+        self.post_one_sided(request, memory, &options).map_err(refused)
     }
 
     /// Like [`Self::post_fetch_atomic`], into any number of `pieces`.
@@ -473,19 +491,8 @@ impl<M: Attached> Endpoint<M> {
         let request = self.one_sided(peer, verb, at, length, &options);
         let request = OneSidedRequest { operands, ..request };
         let shape = Shape::contiguous(fetched.as_mut_ptr(), fetched.len());
-        let status = self.block_on(
-            options.timeout,
-            BlockingCall::new("atomic_blocking", Some(peer)),
-            |engine| {
-                engine.start_one_sided(
-                    request,
-                    Memory { buffer: None, shape },
-                    options.more,
-                    self.ends_at(&options),
-                )
-            },
-        );
-        status.map(drop)
+        let memory = Memory { buffer: None, shape };
+        self.block_on_one_sided("atomic_blocking", peer, request, memory, &options).map(drop)
     }
 
     /// Adds to a 64-bit word of a peer, and returns its previous value.
@@ -536,16 +543,7 @@ impl<M: Attached> Endpoint<M> {
     pub fn flush(&self, peer: Peer, options: SendOptions) -> Result<(), Error> {
         let at = RemoteAddress { key: super::region::RemoteKey(0), offset: 0 };
         let request = self.one_sided(peer, Verb::Flush, at, 0, &options);
-        let flushed =
-            self.block_on(options.timeout, BlockingCall::new("flush", Some(peer)), |engine| {
-                engine.start_one_sided(
-                    request,
-                    Memory::nothing(),
-                    options.more,
-                    self.ends_at(&options),
-                )
-            });
-        flushed.map(drop)
+        self.block_on_one_sided("flush", peer, request, Memory::nothing(), &options).map(drop)
     }
 
     /// Like [`Self::flush`], without waiting: it completes in the completion queue.
@@ -556,9 +554,7 @@ impl<M: Attached> Endpoint<M> {
     pub fn post_flush(&self, peer: Peer, options: SendOptions) -> Result<OperationId, Error> {
         let at = RemoteAddress { key: super::region::RemoteKey(0), offset: 0 };
         let request = self.one_sided(peer, Verb::Flush, at, 0, &options);
-        let to = self.ends_at(&options);
-        let posted =
-            self.open().engine.post_one_sided(request, Memory::nothing(), to, options.more);
+        let posted = self.post_one_sided(request, Memory::nothing(), &options);
         posted.map_err(|(error, _)| error)
     }
 }

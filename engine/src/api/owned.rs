@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::engine_ref::EngineRef;
 use crate::progress::caretaker::EngineCell;
-use crate::progress::completions::{PostedTo, ReceiveMemory, outcome_of};
+use crate::progress::completions::{PostedTo, ReceiveMemory};
 use crate::progress::engine::Engine;
-use crate::progress::post::{Memory, Posted, Refused};
+use crate::progress::post::{Memory, PostResult, Refused};
+use crate::progress::posting::{PostTarget, named};
 use crate::progress::wait_object::WaitObject;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
@@ -21,6 +22,7 @@ use crate::types::{Completion, Error, OperationId, OperationName, Outcome};
 impl EngineRef for Rc<EngineCell> {
     type Weak = Weak<EngineCell>;
     type Handle = Id;
+    type Posts = EngineCell;
     type Queue = u32;
 
     fn downgrade(&self) -> Weak<EngineCell> {
@@ -90,121 +92,12 @@ impl EngineRef for Rc<EngineCell> {
     }
 
     fn spin(&self) -> Duration {
-        self.borrow_mut().state.config.spin
+        self.borrow_mut().state.spin()
     }
 
     #[inline]
-    fn post_send(
-        &self,
-        request: &SendRequest,
-        memory: Memory,
-        to: PostedTo<&u32>,
-        more: bool,
-    ) -> Result<Option<OperationId>, Refused> {
-        match self.enter() {
-            Ok(mut engine) => Ok(engine.post_send_to(request, memory, here(to), more)?.map(named)),
-            Err(error) => Err((error, memory)),
-        }
-    }
-
-    #[inline]
-    fn post_into(
-        &self,
-        request: &ReceiveRequest,
-        memory: ReceiveMemory,
-        to: PostedTo<&u32>,
-    ) -> Result<OperationId, Refused> {
-        match self.enter() {
-            Ok(mut engine) => engine.state.post_into(request, memory, here(to)).map(named),
-            Err(error) => Err((error, memory.into_memory())),
-        }
-    }
-
-    #[inline]
-    fn post_receive(
-        &self,
-        request: &ReceiveRequest,
-        memory: Memory,
-        to: PostedTo<&u32>,
-    ) -> Result<OperationId, Refused> {
-        match self.enter() {
-            Ok(mut engine) => {
-                engine.state.post_receive(request, memory, here(to).route()).map(named)
-            }
-            Err(error) => Err((error, memory)),
-        }
-    }
-
-    #[inline]
-    fn inject(
-        &self,
-        request: &SendRequest,
-        bytes: &[u8],
-        to: PostedTo<&u32>,
-        more: bool,
-    ) -> Result<(), Error> {
-        self.enter()?.inject(request, bytes, here(to).route(), more)
-    }
-
-    fn start_send(
-        &self,
-        request: &SendRequest,
-        memory: Memory,
-        more: bool,
-    ) -> Result<Posted, Refused> {
-        match self.enter() {
-            Ok(mut engine) => engine.start_send(request, memory, more, None),
-            Err(error) => Err((error, memory)),
-        }
-    }
-
-    fn start_receive(&self, request: &ReceiveRequest, memory: Memory) -> Result<Id, Refused> {
-        match self.enter() {
-            Ok(mut engine) => engine.state.start_receive(request, memory, None),
-            Err(error) => Err((error, memory)),
-        }
-    }
-
-    fn post_one_sided(
-        &self,
-        request: OneSidedRequest,
-        memory: Memory,
-        to: PostedTo<&u32>,
-        more: bool,
-    ) -> Result<OperationId, Refused> {
-        match self.enter() {
-            Ok(mut engine) => engine.post_one_sided_to(request, memory, here(to), more).map(named),
-            Err(error) => Err((error, memory)),
-        }
-    }
-
-    fn start_one_sided(
-        &self,
-        request: OneSidedRequest,
-        memory: Memory,
-        more: bool,
-        flushed_to: PostedTo<&u32>,
-    ) -> Result<Posted, Refused> {
-        match self.enter() {
-            Ok(mut engine) => engine.start_one_sided(request, memory, more, here(flushed_to), None),
-            Err(error) => Err((error, memory)),
-        }
-    }
-
-    #[inline]
-    fn inject_put(
-        &self,
-        request: OneSidedRequest,
-        bytes: &[u8],
-        to: PostedTo<&u32>,
-        more: bool,
-    ) -> Result<(), Error> {
-        self.enter()?.inject_put(request, bytes, here(to), more)
-    }
-
-    fn cancel(&self, operation: OperationId) -> bool {
-        let OperationName::Posted(id) = operation.0 else { return false };
-        self.borrow_mut().state.cancel(id)
+    fn posts(&self) -> &EngineCell {
+        self
     }
 
     fn take_outcome(&self, handle: &Id) -> Option<Outcome> {
@@ -223,14 +116,13 @@ impl EngineRef for Rc<EngineCell> {
 
     fn cancel_handle(&self, handle: &Id) -> bool {
         let mut engine = self.borrow_mut();
-        let operation = engine.state.completions.handles.get(*handle).and_then(|it| it.operation);
+        let operation = engine.state.completions().operation_of(*handle);
         operation.is_some_and(|operation| engine.state.cancel(operation))
     }
 
     fn abort_handle(&self, handle: &Id) {
         let mut engine = self.borrow_mut();
-        let operation = engine.state.completions.handles.get(*handle).and_then(|it| it.operation);
-        if let Some(operation) = operation {
+        if let Some(operation) = engine.state.completions().operation_of(*handle) {
             engine.abort(operation);
         }
     }
@@ -258,17 +150,17 @@ impl EngineRef for Rc<EngineCell> {
     }
 
     fn open_queue(&self, entries_max: usize) -> u32 {
-        self.borrow_mut().state.completions.open_queue(entries_max)
+        self.borrow_mut().state.completions_mut().open_queue(entries_max)
     }
 
     fn share_queue(&self, queue: &u32) {
-        self.borrow_mut().state.completions.share_queue(*queue);
+        self.borrow_mut().state.completions_mut().share_queue(*queue);
     }
 
     fn close_queue(&self, queue: &u32) {
         // Of one that is dropped inside its own engine the entries go with the engine.
         if let Some(mut engine) = self.borrow_to_let_go() {
-            engine.state.completions.close_queue(*queue);
+            engine.state.completions_mut().close_queue(*queue);
         }
     }
 
@@ -285,12 +177,12 @@ impl EngineRef for Rc<EngineCell> {
     }
 
     fn is_queue_empty(&self, queue: &u32) -> bool {
-        self.borrow_mut().state.completions.is_queue_empty(*queue)
+        self.borrow_mut().state.completions().is_queue_empty(*queue)
     }
 
     #[inline]
     fn read_queue(&self, queue: &u32, into: &mut Vec<Completion>, limit: usize) -> usize {
-        self.borrow_mut().state.completions.take(*queue, into, limit)
+        self.borrow_mut().state.completions_mut().take(*queue, into, limit)
     }
 
     #[inline]
@@ -302,7 +194,7 @@ impl EngineRef for Rc<EngineCell> {
     ) -> Result<usize, Error> {
         let mut engine = self.enter()?;
         let happened = engine.progress()?;
-        let got = engine.state.completions.take(*queue, into, limit);
+        let got = engine.state.completions_mut().take(*queue, into, limit);
         drop(engine);
         if happened {
             self.wake_tasks();
@@ -318,7 +210,7 @@ impl EngineRef for Rc<EngineCell> {
         deadline: Option<Instant>,
     ) -> Result<usize, Error> {
         let got = self.enter()?.wait(deadline, |engine| {
-            let completions = &mut engine.state.completions;
+            let completions = engine.state.completions_mut();
             let got = queues
                 .clone()
                 .fold(0, |got, queue| got + completions.take(*queue, into, limit - got));
@@ -329,18 +221,122 @@ impl EngineRef for Rc<EngineCell> {
     }
 }
 
-#[inline]
-fn here(to: PostedTo<&u32>) -> PostedTo<u32> {
-    PostedTo { queue: *to.queue, user_data: to.user_data, silent: to.silent }
-}
+impl PostTarget for EngineCell {
+    type Handle = Id;
 
-#[inline]
-fn named(id: Id) -> OperationId {
-    OperationId(OperationName::Posted(id))
+    #[inline]
+    fn post_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        to: PostedTo,
+        more: bool,
+    ) -> Result<Option<OperationId>, Refused> {
+        match self.enter() {
+            Ok(mut engine) => Ok(engine.post_send_to(request, memory, to, more)?.map(named)),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    #[inline]
+    fn post_into(
+        &self,
+        request: &ReceiveRequest,
+        memory: ReceiveMemory,
+        to: PostedTo,
+    ) -> Result<OperationId, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.state.post_into(request, memory, to).map(named),
+            Err(error) => Err((error, memory.into_memory())),
+        }
+    }
+
+    #[inline]
+    fn post_receive(
+        &self,
+        request: &ReceiveRequest,
+        memory: Memory,
+        to: PostedTo,
+    ) -> Result<OperationId, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.state.post_receive(request, memory, to.route()).map(named),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    #[inline]
+    fn inject(
+        &self,
+        request: &SendRequest,
+        bytes: &[u8],
+        to: PostedTo,
+        more: bool,
+    ) -> Result<(), Error> {
+        self.enter()?.inject(request, bytes, to.route(), more)
+    }
+
+    fn start_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        more: bool,
+    ) -> Result<PostResult, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.start_send(request, memory, more, None),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    fn start_receive(&self, request: &ReceiveRequest, memory: Memory) -> Result<Id, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.state.start_receive(request, memory, None),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    fn post_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        to: PostedTo,
+        more: bool,
+    ) -> Result<OperationId, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.post_one_sided_to(request, memory, to, more).map(named),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    fn start_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        more: bool,
+        flushed_to: PostedTo,
+    ) -> Result<PostResult, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.start_one_sided(request, memory, more, flushed_to, None),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    #[inline]
+    fn inject_put(
+        &self,
+        request: OneSidedRequest,
+        bytes: &[u8],
+        to: PostedTo,
+        more: bool,
+    ) -> Result<(), Error> {
+        self.enter()?.inject_put(request, bytes, to, more)
+    }
+
+    fn cancel(&self, operation: OperationId) -> bool {
+        let OperationName::Posted(id) = operation.0 else { return false };
+        self.borrow_mut().state.cancel(id)
+    }
 }
 
 fn take_outcome(engine: &mut Engine, handle: Id) -> Option<Outcome> {
-    let handles = &mut engine.state.completions.handles;
-    handles.get(handle)?.outcome.as_ref()?;
-    handles.remove(handle)?.outcome.map(outcome_of)
+    engine.state.completions_mut().take_outcome(handle).map(|(outcome, _)| outcome)
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::blocking::deadline_of;
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
-use super::mode::{Attached, Open, Queues};
+use super::mode::{Attached, EndpointParts, Queues};
+use crate::progress::posting::PostTarget;
 use crate::progress::wait_object::WaitObject;
 use crate::telemetry::Counters;
 use crate::types::{Completion, Error, OperationId, Selector, Status};
@@ -167,14 +168,14 @@ impl<M: Attached> Endpoint<M> {
     /// Cancels an operation of a completion queue that has not matched or been sent. `true`: it
     /// completes with [`Error::Cancelled`]; `false`: it completes as if it had not been cancelled.
     pub fn cancel(&self, operation: OperationId) -> bool {
-        self.open().engine.cancel(operation)
+        self.open().engine.posts().cancel(operation)
     }
 
     /// Cancels, as [`Self::cancel`] does, one operation of this endpoint for whose `user_data`
     /// `is_wanted` returns `true` (`fi_cancel`, which names operations by their context). It visits
     /// all outstanding operations.
     pub fn cancel_where(&self, mut is_wanted: impl FnMut(u64) -> bool) -> bool {
-        let Open { engine, number, .. } = self.open();
+        let EndpointParts { engine, number, .. } = self.open();
         engine.with(|engine| {
             let found = engine.state.outstanding_of(*number);
             let mut wanted = found.into_iter().filter(|(_, user_data)| is_wanted(*user_data));
@@ -184,7 +185,7 @@ impl<M: Attached> Endpoint<M> {
 
     /// Returns the `user_data` of all outstanding operations of this endpoint.
     pub fn outstanding(&self) -> Vec<u64> {
-        let Open { engine, number, .. } = self.open();
+        let EndpointParts { engine, number, .. } = self.open();
         let found = engine.with(|engine| engine.state.outstanding_of(*number));
         found.into_iter().map(|(_, user_data)| user_data).collect()
     }
@@ -233,7 +234,7 @@ impl<M: Attached> Endpoint<M> {
     /// [`Error::System`] if the driver has failed.
     #[inline]
     pub fn completions(&self, into: &mut Vec<Completion>, limit: usize) -> Result<usize, Error> {
-        let Open { engine, queues: Queues { transmit, receive }, .. } = self.open();
+        let EndpointParts { engine, queues: Queues { transmit, receive }, .. } = self.open();
         let mut got = engine.progress_and_read(receive, into, limit)?;
         if !M::Engine::is_same_queue(transmit, receive) {
             got += engine.read_queue(transmit, into, limit - got);

@@ -9,6 +9,7 @@ use super::send::refused;
 use crate::memory::{Buffer, RawSpan, raw_shape};
 use crate::progress::completions::{PostedTo, ReceiveMemory};
 use crate::progress::post::Memory;
+use crate::progress::posting::PostTarget;
 use crate::proto::receive::ReceiveRequest;
 use crate::types::{Error, Failed, OperationId, Selector};
 
@@ -22,12 +23,9 @@ impl<M: Attached> Endpoint<M> {
     }
 
     #[inline]
-    pub(super) fn received_to(
-        &self,
-        options: &ReceiveOptions,
-    ) -> PostedTo<&<M::Engine as EngineRef>::Queue> {
+    pub(super) fn received_to(&self, options: &ReceiveOptions) -> PostedTo {
         let (user_data, silent) = (options.user_data, options.silent);
-        PostedTo { queue: &self.open().queues.receive, user_data, silent }
+        PostedTo { queue: M::Engine::number_of(&self.open().queues.receive), user_data, silent }
     }
 
     /// Receives a message into a buffer that the operation owns until it ends.
@@ -53,7 +51,7 @@ impl<M: Attached> Endpoint<M> {
         let memory = memory_of(buffer.into())?;
         let request = self.receive_request(&selector, memory.shape.len());
         let engine = &self.open().engine;
-        let handle = engine.start_receive(&request, memory).map_err(refused)?;
+        let handle = engine.posts().start_receive(&request, memory).map_err(refused)?;
         Ok(Operation::receiving(engine.clone(), handle, request.endpoint))
     }
 
@@ -74,16 +72,16 @@ impl<M: Attached> Endpoint<M> {
         let posted = match buffer.into() {
             Buffer::Heap(bytes) => {
                 let request = self.receive_request(&selector, bytes.len());
-                engine.post_into(&request, ReceiveMemory::heap(bytes), to)
+                engine.posts().post_into(&request, ReceiveMemory::heap(bytes), to)
             }
             Buffer::Region(slice) => {
                 let request = self.receive_request(&selector, slice.len());
-                engine.post_into(&request, ReceiveMemory::region(slice), to)
+                engine.posts().post_into(&request, ReceiveMemory::region(slice), to)
             }
             buffer => {
                 let memory = memory_of(buffer)?;
                 let request = self.receive_request(&selector, memory.shape.len());
-                engine.post_receive(&request, memory, to)
+                engine.posts().post_receive(&request, memory, to)
             }
         };
         posted.map_err(refused)
@@ -114,7 +112,8 @@ impl<M: Attached> Endpoint<M> {
         let memory = memory_of(buffer.into())?;
         let mut request = self.receive_request(&selector, memory.shape.len());
         request.min_free = Some(min_free as u64);
-        let posted = self.open().engine.post_receive(&request, memory, self.received_to(&options));
+        let posted =
+            self.open().engine.posts().post_receive(&request, memory, self.received_to(&options));
         posted.map_err(refused)
     }
 
@@ -143,7 +142,7 @@ impl<M: Attached> Endpoint<M> {
         let memory = Memory { buffer: None, shape };
         let open = self.open();
         open.guard.note_borrowed();
-        let posted = open.engine.post_receive(&request, memory, self.received_to(&options));
+        let posted = open.engine.posts().post_receive(&request, memory, self.received_to(&options));
         posted.map_err(|(error, _)| error)
     }
 
@@ -173,7 +172,7 @@ impl<M: Attached> Endpoint<M> {
         let memory = Memory { buffer: None, shape };
         let open = self.open();
         open.guard.note_borrowed();
-        let posted = open.engine.post_receive(&request, memory, self.received_to(&options));
+        let posted = open.engine.posts().post_receive(&request, memory, self.received_to(&options));
         posted.map_err(|(error, _)| error)
     }
 }

@@ -365,7 +365,9 @@ impl<M: Attached> Region<M> {
         }
         if self
             .engine
-            .with_to_let_go(|engine| engine.state.core.shared_mut().regions_mut().close(self.id))
+            .with_to_let_go(|engine| {
+                engine.state.core_mut().shared_mut().regions_mut().close(self.id)
+            })
             .is_none()
         {
             return self.end_with_borrowed("it is dropped inside its own engine");
@@ -373,7 +375,8 @@ impl<M: Attached> Region<M> {
         if self.wait_until_unused(None, Some(CLOSE_GRACE)).is_err() {
             self.abort_accesses();
         }
-        self.engine.with_to_let_go(|engine| engine.state.completions.regions.remove(self.id));
+        self.engine
+            .with_to_let_go(|engine| engine.state.completions_mut().regions_mut().remove(self.id));
     }
 }
 

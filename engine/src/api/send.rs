@@ -7,7 +7,8 @@ use super::operation::Operation;
 use super::options::SendOptions;
 use crate::memory::{Buffer, RawSpan, raw_shape};
 use crate::progress::completions::PostedTo;
-use crate::progress::post::{Memory, Posted, Refused};
+use crate::progress::post::{Memory, PostResult, Refused};
+use crate::progress::posting::PostTarget;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::send::SendRequest;
 use crate::types::{Completed, Envelope, Error, Failed, OperationId, Peer};
@@ -31,9 +32,9 @@ impl<M: Attached> Endpoint<M> {
     }
 
     #[inline]
-    fn sent_to(&self, options: &SendOptions) -> PostedTo<&<M::Engine as EngineRef>::Queue> {
+    fn sent_to(&self, options: &SendOptions) -> PostedTo {
         let (user_data, silent) = (options.user_data, options.silent);
-        PostedTo { queue: &self.open().queues.transmit, user_data, silent }
+        PostedTo { queue: M::Engine::number_of(&self.open().queues.transmit), user_data, silent }
     }
 
     /// Sends a message; the operation owns the buffer until it ends.
@@ -52,13 +53,13 @@ impl<M: Attached> Endpoint<M> {
         let memory = memory_of(buffer.into())?;
         let request = self.send_request(peer, envelope, memory.shape.len(), &options);
         let engine = &self.open().engine;
-        let posted = engine.start_send(&request, memory, options.more).map_err(refused)?;
+        let posted = engine.posts().start_send(&request, memory, options.more).map_err(refused)?;
         Ok(match posted {
-            Posted::Sent(status, buffer) => Operation::ready(Completed {
+            PostResult::Sent(status, buffer) => Operation::ready(Completed {
                 status,
                 buffer: buffer.unwrap_or_else(|| Buffer::Heap(Vec::new())),
             }),
-            Posted::Pending(handle) => Operation::pending(engine.clone(), handle),
+            PostResult::Pending(handle) => Operation::pending(engine.clone(), handle),
         })
     }
 
@@ -79,8 +80,12 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Option<OperationId>, Failed> {
         let memory = memory_of(buffer.into())?;
         let request = self.send_request(peer, envelope, memory.shape.len(), &options);
-        let posted =
-            self.open().engine.post_send(&request, memory, self.sent_to(&options), options.more);
+        let posted = self.open().engine.posts().post_send(
+            &request,
+            memory,
+            self.sent_to(&options),
+            options.more,
+        );
         posted.map_err(refused)
     }
 
@@ -103,7 +108,7 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<(), Error> {
         let options = options.level(CompletionLevel::Inject).silent(true);
         let request = self.send_request(peer, envelope, bytes.len(), &options);
-        self.open().engine.inject(&request, bytes, self.sent_to(&options), options.more)
+        self.open().engine.posts().inject(&request, bytes, self.sent_to(&options), options.more)
     }
 
     /// Sends the bytes of any number of `pieces`, in order (`fi_sendv`); otherwise like
@@ -132,7 +137,8 @@ impl<M: Attached> Endpoint<M> {
         let memory = Memory { buffer: None, shape };
         let open = self.open();
         open.guard.note_borrowed();
-        let posted = open.engine.post_send(&request, memory, self.sent_to(&options), options.more);
+        let posted =
+            open.engine.posts().post_send(&request, memory, self.sent_to(&options), options.more);
         posted.map_err(|(error, _)| error)
     }
 }

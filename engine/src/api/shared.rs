@@ -6,22 +6,19 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::engine_ref::EngineRef;
-use crate::progress::completions::{PostedTo, class_of};
+use crate::progress::completions::class_of;
 use crate::progress::engine::Engine;
 use crate::progress::outside::{OutsideQueue, Ticket};
-use crate::progress::post::{Memory, Posted, Refused};
 use crate::progress::shared_engine::SharedEngine;
 use crate::progress::wait_object::WaitObject;
-use crate::proto::one_sided::origin::OneSidedRequest;
-use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::SendRequest;
-use crate::types::{Completion, Error, OperationId, Outcome};
+use crate::types::{Completion, Error, Outcome};
 
 impl EngineRef for Arc<SharedEngine> {
     /// A strong one: who closes an endpoint waits for the end of its operations, although another
     /// thread lets go of everything else.
     type Weak = Self;
     type Handle = Arc<Ticket>;
+    type Posts = SharedEngine;
     type Queue = Arc<OutsideQueue>;
 
     fn downgrade(&self) -> Self {
@@ -85,89 +82,8 @@ impl EngineRef for Arc<SharedEngine> {
         (**self).spin()
     }
 
-    #[inline]
-    fn post_send(
-        &self,
-        request: &SendRequest,
-        memory: Memory,
-        to: PostedTo<&Arc<OutsideQueue>>,
-        more: bool,
-    ) -> Result<Option<OperationId>, Refused> {
-        (**self).post_send(request, memory, numbered(to), more)
-    }
-
-    #[inline]
-    fn post_receive(
-        &self,
-        request: &ReceiveRequest,
-        memory: Memory,
-        to: PostedTo<&Arc<OutsideQueue>>,
-    ) -> Result<OperationId, Refused> {
-        (**self).post_receive(request, memory, numbered(to))
-    }
-
-    #[inline]
-    fn inject(
-        &self,
-        request: &SendRequest,
-        bytes: &[u8],
-        to: PostedTo<&Arc<OutsideQueue>>,
-        more: bool,
-    ) -> Result<(), Error> {
-        (**self).inject(request, bytes, numbered(to), more)
-    }
-
-    fn start_send(
-        &self,
-        request: &SendRequest,
-        memory: Memory,
-        more: bool,
-    ) -> Result<Posted<Arc<Ticket>>, Refused> {
-        (**self).start_send(request, memory, more)
-    }
-
-    fn start_receive(
-        &self,
-        request: &ReceiveRequest,
-        memory: Memory,
-    ) -> Result<Arc<Ticket>, Refused> {
-        (**self).start_receive(request, memory)
-    }
-
-    fn post_one_sided(
-        &self,
-        request: OneSidedRequest,
-        memory: Memory,
-        to: PostedTo<&Arc<OutsideQueue>>,
-        more: bool,
-    ) -> Result<OperationId, Refused> {
-        (**self).post_one_sided(request, memory, numbered(to), more)
-    }
-
-    fn start_one_sided(
-        &self,
-        request: OneSidedRequest,
-        memory: Memory,
-        more: bool,
-        flushed_to: PostedTo<&Arc<OutsideQueue>>,
-    ) -> Result<Posted<Arc<Ticket>>, Refused> {
-        let ticket = (**self).start_one_sided(request, memory, more, numbered(flushed_to))?;
-        Ok(Posted::Pending(ticket))
-    }
-
-    #[inline]
-    fn inject_put(
-        &self,
-        request: OneSidedRequest,
-        bytes: &[u8],
-        to: PostedTo<&Arc<OutsideQueue>>,
-        more: bool,
-    ) -> Result<(), Error> {
-        (**self).inject_put(request, bytes, numbered(to), more)
-    }
-
-    fn cancel(&self, operation: OperationId) -> bool {
-        (**self).cancel(operation)
+    fn posts(&self) -> &SharedEngine {
+        self
     }
 
     fn take_outcome(&self, ticket: &Arc<Ticket>) -> Option<Outcome> {
@@ -211,17 +127,17 @@ impl EngineRef for Arc<SharedEngine> {
     }
 
     fn open_queue(&self, entries_max: usize) -> Arc<OutsideQueue> {
-        (**self).with(|engine| engine.state.completions.open_outside_queue(entries_max))
+        (**self).with(|engine| engine.state.completions_mut().open_outside_queue(entries_max))
     }
 
     fn share_queue(&self, queue: &Arc<OutsideQueue>) {
-        (**self).with(|engine| engine.state.completions.share_queue(queue.number()));
+        (**self).with(|engine| engine.state.completions_mut().share_queue(queue.number()));
     }
 
     fn close_queue(&self, queue: &Arc<OutsideQueue>) {
         let number = queue.number();
         // Of one that is dropped inside its own engine the entries go with the engine.
-        (**self).with_to_let_go(|engine| engine.state.completions.close_queue(number));
+        (**self).with_to_let_go(|engine| engine.state.completions_mut().close_queue(number));
     }
 
     fn number_of(queue: &Arc<OutsideQueue>) -> u32 {
@@ -276,9 +192,4 @@ impl EngineRef for Arc<SharedEngine> {
         })?;
         Ok(got.unwrap_or(0))
     }
-}
-
-#[inline]
-fn numbered(to: PostedTo<&Arc<OutsideQueue>>) -> PostedTo<u32> {
-    PostedTo { queue: to.queue.number(), user_data: to.user_data, silent: to.silent }
 }

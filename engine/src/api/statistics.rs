@@ -14,7 +14,7 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// [`Rail::nic_counters`] returns the counters of their NICs.
     pub fn rails(&self) -> Vec<Rail> {
-        self.open().engine.with(|engine| engine.state.rails.chosen().to_vec())
+        self.open().engine.with(|engine| engine.state.chosen_rails().to_vec())
     }
 
     /// Returns state and counters of the paths of all sessions. Messages between endpoints of one

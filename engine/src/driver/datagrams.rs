@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use super::shm::{self, RingChange, Shm};
 use super::udp::{self, SocketInterest};
-use super::xdp::{Frames, Source as FrameSource};
+use super::xdp::Frames;
 use super::{DriverConfig, datagrams_open, no_datagrams};
-use crate::driver::traits::{CmaSource, ProcessCookie, Rail};
+use crate::driver::traits::{CmaLocation, ProcessCookie, Rail};
 use crate::driver::traits::{
     DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, LocalPeer,
     PieceHeader, RingEntry, SharedMemoryState, TxFlags,
@@ -31,6 +31,18 @@ const SOCKET_EVERY: u32 = 64;
 const SOCKET_EVERY_WITH_RINGS: u32 = 16;
 /// Polls between two readings of the clock, for the periodic [`Frames::maintain`].
 const MAINTAIN_EVERY: u32 = 64;
+
+/// The XDP frames requested, and where they may come from.
+#[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "xdp"), allow(dead_code, reason = "there are no frames"))]
+pub(super) struct FrameSource {
+    /// Number of frames.
+    pub(super) frames: u32,
+    /// Busy-poll time of an empty ring, in microseconds; 0: interrupts drive the NIC.
+    pub(super) busy_poll_us: u32,
+    /// Path of the socket of `ringrail-xdpd`.
+    pub(super) helper: Option<PathBuf>,
+}
 
 /// A descriptor to watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -392,7 +404,7 @@ impl Datagrams {
     pub(super) unsafe fn read_by_cma(
         &mut self,
         session: u64,
-        source: CmaSource,
+        source: CmaLocation,
         into: &Shape,
         offset: usize,
         length: usize,

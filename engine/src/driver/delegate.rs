@@ -98,7 +98,7 @@ macro_rules! delegate {
         unsafe fn read_by_cma(
             &mut self,
             session: u64,
-            source: crate::driver::traits::CmaSource,
+            source: crate::driver::traits::CmaLocation,
             into: &crate::memory::Shape,
             offset: usize,
             length: usize,

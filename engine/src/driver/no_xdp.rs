@@ -2,23 +2,11 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{OwnedFd, RawFd};
-use std::path::PathBuf;
 use std::time::Instant;
 
+use super::datagrams::FrameSource;
 use crate::driver::traits::DriverCounters;
 use crate::driver::traits::{FrameDrops, FrameState, TxFlags};
-
-/// The frames requested, and where they may come from.
-#[derive(Clone, Debug)]
-pub(super) struct Source {
-    /// Number of frames.
-    pub(super) frames: u32,
-    #[allow(dead_code, reason = "there are no frames to poll for")]
-    pub(super) busy_poll_us: u32,
-    /// Path of the socket of `ringrail-xdpd`.
-    #[allow(dead_code, reason = "there are no frames")]
-    pub(super) helper: Option<PathBuf>,
-}
 
 /// Uninhabited: there are no frames.
 #[derive(Debug)]
@@ -28,7 +16,7 @@ impl Frames {
     pub(super) fn open(
         _socket: OwnedFd,
         _local: SocketAddr,
-        _source: &Source,
+        _source: &FrameSource,
     ) -> Result<Self, String> {
         Err("this build has no AF_XDP: build with the cargo feature `xdp`".to_owned())
     }

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 pub(crate) use super::event::DriverEvent;
 pub(crate) use super::local_peer::{LocalPeer, RingEntry};
-pub(crate) use super::shm::cma::{CmaSource, ProcessCookie};
+pub(crate) use super::shm::cma::{CmaLocation, ProcessCookie};
 pub(crate) use super::shm::{PIECE_BYTES_MAX, RING_SEGMENT_BYTES_MAX};
 use crate::memory::Shape;
 
@@ -252,7 +252,7 @@ pub(crate) trait ConnectionIo {
 
 /// A chunk to send: `header`, and then `length` bytes of `source` from `offset`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ChunkSend<'a> {
+pub(crate) struct OutgoingChunk<'a> {
     /// The bulk lane.
     pub(crate) lane: LaneKey,
     /// Identifies the chunk in [`DriverEvent::ChunkReleased`].
@@ -272,7 +272,7 @@ pub(crate) trait ChunkIo {
     ///
     /// The memory behind its `source` stays valid and unchanged until `ChunkReleased`. The `Shape`
     /// value itself is only read during the call.
-    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>);
+    unsafe fn send_chunk(&mut self, chunk: &OutgoingChunk<'_>);
 
     /// Receives a header and then `length` bytes into `target` from `offset`.
     ///
@@ -436,7 +436,7 @@ pub(crate) trait DatagramIo {
     unsafe fn read_by_cma(
         &mut self,
         session: u64,
-        source: CmaSource,
+        source: CmaLocation,
         into: &Shape,
         offset: usize,
         length: usize,

@@ -6,10 +6,9 @@ use std::mem::ManuallyDrop;
 use std::net::{TcpListener, UdpSocket};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Generation, install};
+use super::{Generation, Part, install};
 
 /// Descriptors of one word of the table.
 const WORD_BITS: usize = 64;
@@ -23,49 +22,26 @@ type Page = [AtomicU64; PAGE_WORDS];
 
 /// One bit for each descriptor that belongs to an engine. Pages are made when they are needed, and
 /// never freed.
-static TABLE: [AtomicPtr<Page>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()) }; PAGES];
+static TABLE: [Part<Page>; PAGES] = [const { Part::new() }; PAGES];
 
 /// The word of a descriptor's bit, and the bit.
-fn place(fd: RawFd) -> Option<(&'static AtomicPtr<Page>, usize, u64)> {
+fn place(fd: RawFd) -> Option<(&'static Part<Page>, usize, u64)> {
     let fd = usize::try_from(fd).ok()?;
     let (word, bit) = (fd / WORD_BITS, fd % WORD_BITS);
     Some((TABLE.get(word / PAGE_WORDS)?, word % PAGE_WORDS, 1 << bit))
 }
 
-/// A page of the table that was made.
-fn page(slot: &AtomicPtr<Page>) -> Option<&'static Page> {
-    // SAFETY: a page is leaked when it is made, and only shared references to it are made.
-    unsafe { slot.load(Ordering::Acquire).as_ref() }
-}
-
-fn page_or_new(slot: &AtomicPtr<Page>) -> &'static Page {
-    if let Some(known) = page(slot) {
-        return known;
-    }
-    let fresh: Box<Page> = Box::new([const { AtomicU64::new(0) }; PAGE_WORDS]);
-    let fresh = Box::into_raw(fresh);
-    match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: it was made above, and is leaked.
-        Ok(_) => unsafe { &*fresh },
-        Err(other) => {
-            // SAFETY: it was made above, and nothing else refers to it.
-            drop(unsafe { Box::from_raw(fresh) });
-            // SAFETY: as in `page`.
-            unsafe { &*other }
-        }
-    }
-}
-
 fn enter(fd: RawFd) {
     install();
     if let Some((slot, word, bit)) = place(fd) {
-        page_or_new(slot)[word].fetch_or(bit, Ordering::Relaxed);
+        let page = slot.get_or_make(|| Box::new([const { AtomicU64::new(0) }; PAGE_WORDS]));
+        page[word].fetch_or(bit, Ordering::Relaxed);
     }
 }
 
 fn leave(fd: RawFd) {
     if let Some((slot, word, bit)) = place(fd)
-        && let Some(page) = page(slot)
+        && let Some(page) = slot.get()
     {
         page[word].fetch_and(!bit, Ordering::Relaxed);
     }
@@ -74,7 +50,7 @@ fn leave(fd: RawFd) {
 /// In a child: closes all that its parent's engines had.
 pub(super) fn close_all() {
     for (page_number, page) in TABLE.iter().enumerate() {
-        let Some(page) = self::page(page) else { continue };
+        let Some(page) = page.get() else { continue };
         for (word_number, word) in page.iter().enumerate() {
             let mut bits = word.swap(0, Ordering::Relaxed);
             while bits != 0 {
@@ -229,7 +205,7 @@ mod tests {
 
     fn is_known(fd: RawFd) -> bool {
         let Some((slot, word, bit)) = place(fd) else { return false };
-        page(slot).is_some_and(|page| page[word].load(Ordering::Relaxed) & bit != 0)
+        slot.get().is_some_and(|page| page[word].load(Ordering::Relaxed) & bit != 0)
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::install;
+use super::{Part, install};
 
 /// Something that can be closed for good in a child.
 pub(crate) trait Closable: Send + Sync {
@@ -21,38 +21,12 @@ const BLOCK: usize = 64;
 /// A block of the list; blocks are never freed.
 struct Block {
     entries: [AtomicPtr<Entry>; BLOCK],
-    next: AtomicPtr<Self>,
+    next: Part<Self>,
 }
 
 impl Block {
     const fn new() -> Self {
-        Self {
-            entries: [const { AtomicPtr::new(ptr::null_mut()) }; BLOCK],
-            next: AtomicPtr::new(ptr::null_mut()),
-        }
-    }
-
-    fn next(&self) -> Option<&'static Self> {
-        // SAFETY: a block is leaked when it is made, and only shared references to it are made.
-        unsafe { self.next.load(Ordering::Acquire).as_ref() }
-    }
-
-    fn next_or_new(&self) -> &'static Self {
-        if let Some(known) = self.next() {
-            return known;
-        }
-        let fresh = Box::into_raw(Box::new(Self::new()));
-        let null = ptr::null_mut();
-        match self.next.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: it was made above, and is leaked.
-            Ok(_) => unsafe { &*fresh },
-            Err(other) => {
-                // SAFETY: it was made above, and nothing else refers to it.
-                drop(unsafe { Box::from_raw(fresh) });
-                // SAFETY: as in `next`.
-                unsafe { &*other }
-            }
-        }
+        Self { entries: [const { AtomicPtr::new(ptr::null_mut()) }; BLOCK], next: Part::new() }
     }
 }
 
@@ -82,7 +56,7 @@ impl Gate {
             if let Some(place) = free {
                 return Self { place, entry };
             }
-            block = block.next_or_new();
+            block = block.next.get_or_make(|| Box::new(Block::new()));
         }
     }
 }
@@ -111,6 +85,6 @@ pub(super) fn close_all() {
                 entry.close_in_child();
             }
         }
-        block = known.next();
+        block = known.next.get();
     }
 }

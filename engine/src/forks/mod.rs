@@ -14,8 +14,9 @@
 mod descriptors;
 mod gates;
 
+use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use rustix::process::{Pid, getpid};
 
@@ -23,6 +24,37 @@ pub(crate) use self::descriptors::EngineFd;
 #[cfg(feature = "xdp")]
 pub(crate) use self::descriptors::Registration;
 pub(crate) use self::gates::{Closable, Gate};
+
+/// A part of a table that is read by the handler in children: made when it is needed, never freed.
+struct Part<T>(AtomicPtr<T>);
+
+impl<T: 'static> Part<T> {
+    const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    fn get(&self) -> Option<&'static T> {
+        // SAFETY: a part is leaked when it is made, and only shared references to it are made.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn get_or_make(&self, make: impl FnOnce() -> Box<T>) -> &'static T {
+        if let Some(known) = self.get() {
+            return known;
+        }
+        let fresh = Box::into_raw(make());
+        match self.0.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: it was made above, and is leaked.
+            Ok(_) => unsafe { &*fresh },
+            Err(other) => {
+                // SAFETY: it was made above, and nothing else refers to it.
+                drop(unsafe { Box::from_raw(fresh) });
+                // SAFETY: as in `get`.
+                unsafe { &*other }
+            }
+        }
+    }
+}
 
 /// The error of calls with an inherited engine; those that have no error to give panic with it.
 pub const INHERITED: &str = "this process forked from the one that opened the engine, which \

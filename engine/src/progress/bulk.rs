@@ -5,8 +5,8 @@ use std::io;
 
 use super::context::LaneCx;
 use super::roles::ConnectionRole;
-use super::traits::{CHUNK_HEADER_BYTES, ChunkSend, CloseMode, Interest, LaneKey, SendMode};
-use super::zero_copy::{Policy, ZeroCopy};
+use super::traits::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, OutgoingChunk, SendMode};
+use super::zero_copy::{Policy, SendModeSelector};
 use crate::proto::core::Core;
 use crate::proto::lanes::lane::BulkLane;
 use crate::proto::late::Late;
@@ -44,7 +44,7 @@ pub(crate) struct BulkSockets {
     /// Lanes whose kernels may delay an acknowledgement, and until when that is harmless.
     acks_due: VecDeque<(LaneKey, u64)>,
     /// Copy or zero copy, by session; from the first chunk on.
-    zero_copy: Vec<Option<Box<ZeroCopy>>>,
+    zero_copy: Vec<Option<Box<SendModeSelector>>>,
 }
 
 impl BulkSockets {
@@ -98,22 +98,24 @@ impl BulkSockets {
         }
     }
 
-    fn zero_copy(&mut self, session: u32, policy: Policy) -> &mut ZeroCopy {
+    fn zero_copy(&mut self, session: u32, policy: Policy) -> &mut SendModeSelector {
         let index = session as usize;
         if index >= self.zero_copy.len() {
             self.zero_copy.resize_with(index + 1, || None);
         }
-        self.zero_copy[index].get_or_insert_with(|| Box::new(ZeroCopy::new(policy)))
+        self.zero_copy[index].get_or_insert_with(|| Box::new(SendModeSelector::new(policy)))
     }
 
     /// Connects a lane.
     pub(super) fn connect(&mut self, lane: Id, cx: &mut LaneCx<'_>) {
-        let Some((session, bulk)) = cx.core.lane(lane) else { return };
-        let way = session.rails.way(bulk.path(), session.locators.first());
-        let Some((remote, rail)) = way else { return };
-        let place = (bulk.session(), bulk.path());
+        let way = cx.core.lane(lane).and_then(|(session, bulk)| {
+            let way = session.rails.way(bulk.path(), session.locators.first())?;
+            Some((bulk.session(), bulk.path(), way))
+        });
+        // It may have been closed, or lost its path, before its turn.
+        let Some((session, at, (remote, rail))) = way else { return };
         let remote = cx.paths.scoped(rail, remote);
-        let segment_bytes = cx.segment_limit(place.0, place.1);
+        let segment_bytes = cx.segment_limit(session, at);
         cx.core.shared_mut().lanes_mut().limit_segments(lane, segment_bytes);
         match cx.driver.connect(remote, rail, segment_bytes) {
             Ok(key) => {
@@ -126,12 +128,14 @@ impl BulkSockets {
 
     /// Passes the next chunks of a runnable lane to the driver. Returns whether there were any.
     pub(super) fn move_chunks(&mut self, lane: Id, cx: &mut LaneCx<'_>) -> bool {
-        let is_receiving = self.receive_next(lane, cx);
-        self.send_next(lane, cx) || is_receiving
+        let key = debug_assert_some!(self.key_of(cx.core, lane), "a lane with work is connected");
+        key.is_some_and(|key| {
+            let is_receiving = Self::receive_next(lane, key, cx);
+            self.send_next(lane, key, cx) || is_receiving
+        })
     }
 
-    fn receive_next(&mut self, lane: Id, cx: &mut LaneCx<'_>) -> bool {
-        let Some(key) = self.key_of(cx.core, lane) else { return false };
+    fn receive_next(lane: Id, key: LaneKey, cx: &mut LaneCx<'_>) -> bool {
         let Some(chunk) = cx.core.next_receive(lane) else { return false };
         if let Some(traffic) = cx.traffic(key) {
             traffic.receiving = Some(chunk);
@@ -147,8 +151,7 @@ impl BulkSockets {
         true
     }
 
-    fn send_next(&mut self, lane: Id, cx: &mut LaneCx<'_>) -> bool {
-        let Some(key) = self.key_of(cx.core, lane) else { return false };
+    fn send_next(&mut self, lane: Id, key: LaneKey, cx: &mut LaneCx<'_>) -> bool {
         let Some(chunk) = cx.core.next_send(lane, cx.completions) else { return false };
         let session = cx.core.lanes().get(lane).map_or(0, BulkLane::session);
         let mode = self.zero_copy(session, cx.config.zero_copy).mode(chunk.length);
@@ -168,7 +171,7 @@ impl BulkSockets {
         };
         let shift = usize::from(planted!(ShiftChunk) && chunk.offset > 0);
         let (token, offset) = (chunk.operation.to_u64(), chunk.offset as usize - shift);
-        let chunk = ChunkSend {
+        let chunk = OutgoingChunk {
             lane: key,
             token,
             header: &chunk.header,
@@ -196,9 +199,8 @@ impl BulkSockets {
             traffic.has_sent = true;
             traffic.sending.take()
         });
-        let Some(&mut ConnectionRole::Bulk { lane, .. }) = cx.roles.get_mut(key) else { return };
-        match result {
-            Ok(()) => {
+        match (cx.roles.get_mut(key), result) {
+            (Some(&mut ConnectionRole::Bulk { lane, .. }), Ok(())) => {
                 cx.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, now_ns));
                 let session = cx.core.lanes().get(lane).map_or(0, BulkLane::session);
                 let zero_copy = self.zero_copy.get_mut(session as usize);
@@ -206,7 +208,11 @@ impl BulkSockets {
                     zero_copy.handle_sent(mode, length, now_ns - since_ns);
                 }
             }
-            Err(error) => self.close(lane, LaneEnd::Failed(&error.to_string()), cx),
+            (Some(&mut ConnectionRole::Bulk { lane, .. }), Err(error)) => {
+                self.close(lane, LaneEnd::Failed(&error.to_string()), cx);
+            }
+            // It is being closed.
+            _ => {}
         }
     }
 
@@ -217,15 +223,16 @@ impl BulkSockets {
         result: io::Result<[u8; CHUNK_HEADER_BYTES]>,
         cx: &mut LaneCx<'_>,
     ) {
-        let Some(chunk) = cx.traffic(key).and_then(|traffic| traffic.receiving.take()) else {
-            return;
+        let (lane, is_open, traffic) = match cx.roles.get_mut(key) {
+            Some(ConnectionRole::Bulk { lane, traffic }) => (*lane, true, traffic),
+            Some(ConnectionRole::Closing { lane: Some(lane), traffic }) => (*lane, false, traffic),
+            role => {
+                debug_assert!(false, "no chunk was expected: {role:?}");
+                return;
+            }
         };
-        let (lane, is_open) = match cx.roles.get_mut(key) {
-            Some(&mut ConnectionRole::Bulk { lane, .. }) => (Some(lane), true),
-            Some(&mut ConnectionRole::Closing { lane, .. }) => (lane, false),
-            _ => (None, false),
-        };
-        let Some(lane) = lane else { return };
+        let chunk = debug_assert_some!(traffic.receiving.take(), "a chunk was expected");
+        let Some(chunk) = chunk else { return };
         let header = result.as_ref().ok();
         let now_ns = *cx.now_ns;
         let is_good = cx.core.handle_chunk_received(lane, chunk, header, now_ns, cx.completions);
@@ -273,39 +280,40 @@ impl BulkSockets {
     ///
     /// RR-LANE-7, RR-LANE-8.
     pub(super) fn check(&mut self, cx: &mut LaneCx<'_>) {
-        for index in 0..self.keys.len() {
-            let Some(key) = self.keys[index] else { continue };
-            let Some(ConnectionRole::Bulk { lane, traffic }) = cx.roles.get_mut(key) else {
-                continue;
-            };
-            let lane = *lane;
-            if !traffic.silence.is_owed() {
-                continue;
+        let owing = self.keys.iter().flatten().filter_map(|&key| match cx.roles.get_mut(key) {
+            Some(ConnectionRole::Bulk { lane, traffic }) => {
+                traffic.silence.is_owed().then_some((*lane, key))
             }
-            let owed = match cx.driver.unacked(key) {
-                Ok(owed) => owed,
-                Err(error) => {
-                    self.close(lane, LaneEnd::Failed(&error.to_string()), cx);
-                    continue;
-                }
-            };
-            let now_ns = *cx.now_ns;
-            let Some((session, bulk)) = cx.core.lane(lane) else { continue };
-            let has_another = session.rails.has_usable_beside(bulk.path());
-            let (place, number) = ((bulk.session(), bulk.path()), bulk.number());
-            let patience = patience(cx.config.peer_timeout, has_another);
-            let silence = traffic.silence.observe(now_ns, owed, patience);
-            let over = silence.filter(|&silence| silence >= patience);
-            if let Some(lost) = cx.find_lost_segments(key, place, owed, over.is_some()) {
-                let bytes = lost.bytes;
-                cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number, Some(bytes)));
-                cx.note_segments_lost(place, lost.bytes, Some(&lost));
-                self.close(lane, LaneEnd::Failed(&lost.cause), cx);
-            } else if let Some(silence) = over {
-                cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number, None));
-                let cause = format!("unacknowledged for {} ms", silence.as_millis());
-                self.close(lane, LaneEnd::Failed(&cause), cx);
+            _ => None,
+        });
+        for (lane, key) in owing.collect::<Vec<_>>() {
+            match cx.driver.unacked(key) {
+                Ok(owed) => self.observe(lane, key, owed, cx),
+                Err(error) => self.close(lane, LaneEnd::Failed(&error.to_string()), cx),
             }
+        }
+    }
+
+    /// Closes a lane whose kernel reports these bytes as unacknowledged for too long.
+    fn observe(&mut self, lane: Id, key: LaneKey, owed: Unacked, cx: &mut LaneCx<'_>) {
+        let now_ns = *cx.now_ns;
+        // The lanes of a session that has ended are closed next.
+        let Some((session, bulk)) = cx.core.lane(lane) else { return };
+        let has_another = session.rails.has_usable_beside(bulk.path());
+        let (place, number) = ((bulk.session(), bulk.path()), bulk.number());
+        let patience = patience(cx.config.peer_timeout, has_another);
+        let traffic = cx.traffic(key);
+        let silence = traffic.and_then(|it| it.silence.observe(now_ns, owed, patience));
+        let over = silence.filter(|&silence| silence >= patience);
+        if let Some(lost) = cx.find_lost_segments(key, place, owed, over.is_some()) {
+            let bytes = lost.bytes;
+            cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number, Some(bytes)));
+            cx.note_segments_lost(place, lost.bytes, Some(&lost));
+            self.close(lane, LaneEnd::Failed(&lost.cause), cx);
+        } else if let Some(silence) = over {
+            cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number, None));
+            let cause = format!("unacknowledged for {} ms", silence.as_millis());
+            self.close(lane, LaneEnd::Failed(&cause), cx);
         }
     }
 

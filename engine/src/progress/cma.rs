@@ -16,7 +16,7 @@ impl Completions {
     /// Writes the location of a send's message into `room`, for peers to read it.
     pub(super) fn write_source(&self, id: Id, room: &mut [u8]) {
         let span = self.shape(id).and_then(|shape| shape.as_span());
-        let source = span.zip(self.cookie.as_ref()).map(|(span, cookie)| CmaSource {
+        let source = span.zip(self.cookie()).map(|(span, cookie)| CmaSource {
             address: cookie.announce_address(span.ptr.expose_provenance() as u64).into(),
             revocations: cookie.revocations().into(),
         });
@@ -50,7 +50,7 @@ impl LaneCx<'_> {
             let into = self.completions.shape(read.operation);
             let is_good = path.zip(into).is_some_and(|((session, _), into)| {
                 let (offset, length) = (read.offset as usize, read.length as usize);
-                let source = traits::CmaSource {
+                let source = traits::CmaLocation {
                     address: read.source.address.get(),
                     revocations: read.source.revocations.get(),
                 };

@@ -20,6 +20,7 @@ use crate::types::{
 };
 
 mod effects;
+mod handles;
 pub(super) mod pieces;
 mod plain_receive;
 mod queue;
@@ -43,16 +44,16 @@ pub(crate) enum CompletionRoute {
 
 /// Where a poster wants the completion of an operation.
 #[derive(Clone, Copy, Debug)]
-pub struct PostedTo<Q> {
+pub struct PostedTo {
     /// Its completion queue.
-    pub(crate) queue: Q,
+    pub(crate) queue: u32,
     /// The value returned with the completion.
     pub(crate) user_data: u64,
     /// Only a failure is reported.
     pub(crate) silent: bool,
 }
 
-impl PostedTo<u32> {
+impl PostedTo {
     #[inline]
     pub(crate) fn route(self) -> CompletionRoute {
         let Self { queue, user_data, silent } = self;
@@ -102,6 +103,17 @@ pub(super) fn counted_as(kind: OperationKind, bytes: usize) -> Option<CounterEve
 }
 
 impl CompletionSlot {
+    /// Returns the CRC32C of a range of its memory.
+    fn checksum(&self, offset: usize, length: usize) -> u32 {
+        if let MemoryGuard::Window(window) = &self.held {
+            return checksum_of_window(window, span_of(&self.shape), (offset, length));
+        }
+        // SAFETY: the slot owns the buffer (or its poster guarantees the memory) until the
+        // operation ends; nothing of the kernel's writes a send's memory, and the protocol asks for
+        // ranges of a receive only when their recv is reaped.
+        unsafe { self.shape.checksum(offset, length, 0) }
+    }
+
     /// Returns the counter event of its completion.
     #[cold]
     fn counted_as(&self, is_ok: bool) -> Option<CounterEvents> {
@@ -124,15 +136,15 @@ const _: () = assert!(size_of::<Option<CompletionSlot>>() <= 128);
 
 /// A handle's side of an operation.
 #[derive(Debug, Default)]
-pub(crate) struct Handle {
-    pub(crate) operation: Option<Id>,
-    pub(crate) outcome: Option<(Result<Status, Error>, Option<Buffer>)>,
+pub(super) struct Handle {
+    operation: Option<Id>,
+    outcome: Option<(Result<Status, Error>, Option<Buffer>)>,
     /// The waiter for it outside of the engine.
-    pub(crate) ticket: Option<Arc<Ticket>>,
+    ticket: Option<Arc<Ticket>>,
     /// Matching order of receives with handles; 0: not matched.
-    pub(crate) order: u64,
+    order: u64,
     /// The handle was dropped; the result is discarded when it arrives.
-    pub(crate) is_abandoned: bool,
+    is_abandoned: bool,
 }
 
 impl Handle {
@@ -173,21 +185,21 @@ pub(crate) struct Completions {
     /// All other operations, by the index of their ids.
     slots: Vec<Option<CompletionSlot>>,
     queues: Vec<EntryQueue>,
-    pub(crate) handles: Table<Handle>,
-    pub(crate) events: EventQueues,
-    pub(crate) counting: Counting,
+    handles: Table<Handle>,
+    events: EventQueues,
+    counting: Counting,
     copies: CopyMeter,
     wakeups: Wakeups,
     /// Memory that peers may access.
-    pub(crate) regions: RegisteredMemory,
+    regions: RegisteredMemory,
     /// Bytes copied between user memory and segments or receive buffers.
-    pub(crate) copied_bytes: u64,
+    copied_bytes: u64,
     /// Operations that have ended.
-    pub(super) finished: u64,
+    finished: u64,
     /// Matches of receives with handles, in order.
     matches: u64,
     /// Proves to peers on this host whether their reads of this memory are valid.
-    pub(super) cookie: Option<Arc<ProcessCookie>>,
+    cookie: Option<Arc<ProcessCookie>>,
 }
 
 impl Completions {
@@ -260,8 +272,7 @@ impl Completions {
     /// Returns whether the memory of an outstanding operation is borrowed. Plain receives are not
     /// asked about: they end when their endpoint closes.
     pub(crate) fn is_borrowed(&self, id: Id) -> bool {
-        let slot = self.slots.get(id.index()).and_then(Option::as_ref);
-        slot.is_some_and(|slot| matches!(slot.held, MemoryGuard::Nothing))
+        self.slot(id).is_some_and(|slot| matches!(slot.held, MemoryGuard::Nothing))
     }
 
     /// Returns the user data of an outstanding operation, if it completes to a queue.
@@ -271,7 +282,7 @@ impl Completions {
         {
             return Some(*user_data);
         }
-        match self.slots.get(id.index())?.as_ref()?.route {
+        match self.slot(id)?.route {
             CompletionRoute::Queue { user_data, .. } => Some(user_data),
             CompletionRoute::Handle(_) | CompletionRoute::Nowhere | CompletionRoute::Region(_) => {
                 None
@@ -279,18 +290,14 @@ impl Completions {
         }
     }
 
-    /// Creates a handle for an operation. `None`: at the limit of outstanding handles.
-    pub(super) fn new_handle(&mut self, ticket: Option<&Arc<Ticket>>) -> Option<Id> {
-        let handle = Handle { ticket: ticket.cloned(), ..Handle::default() };
-        self.handles.insert(handle).ok()
-    }
-
     /// Returns whether there is space for the completion of one more operation. A handle has its
     /// own.
     #[inline]
     pub(crate) fn has_room(&self, route: CompletionRoute) -> bool {
-        let CompletionRoute::Queue { queue, .. } = route else { return true };
-        self.has_room_in(queue)
+        match route {
+            CompletionRoute::Queue { queue, .. } => self.has_room_in(queue),
+            _ => true,
+        }
     }
 
     /// Returns the same for operations that complete in a queue.
@@ -333,7 +340,7 @@ impl Completions {
     #[inline]
     pub(crate) fn count_for(&mut self, id: Id, endpoint: u16) {
         if self.counting.is_used()
-            && let Some(Some(slot)) = self.slots.get_mut(id.index())
+            && let Some(slot) = self.slot_mut(id)
         {
             slot.counts_for = endpoint;
         }
@@ -349,10 +356,21 @@ impl Completions {
         }
     }
 
+    /// Returns the record of an outstanding operation that is no plain receive.
+    #[inline]
+    fn slot(&self, id: Id) -> Option<&CompletionSlot> {
+        self.slots.get(id.index())?.as_ref()
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, id: Id) -> Option<&mut CompletionSlot> {
+        self.slots.get_mut(id.index())?.as_mut()
+    }
+
     /// Returns the memory of an outstanding operation.
     #[inline]
     pub(crate) fn shape(&self, id: Id) -> Option<&Shape> {
-        self.slots.get(id.index())?.as_ref().map(|slot| &slot.shape)
+        self.slot(id).map(|slot| &slot.shape)
     }
 
     /// Copies the bytes at `offset` of an outstanding send into a frame.
@@ -372,8 +390,7 @@ impl Completions {
 
     /// Returns whether the memory of an operation is a region's, which peers access meanwhile.
     pub(super) fn is_window(&self, id: Id) -> bool {
-        let slot = self.slots.get(id.index()).and_then(Option::as_ref);
-        slot.is_some_and(|slot| slot.held.is_window())
+        self.slot(id).is_some_and(|slot| slot.held.is_window())
     }
 
     /// Returns the location of the bytes at `offset` of an outstanding operation, if contiguous.
@@ -382,21 +399,9 @@ impl Completions {
         pieces.next().filter(|piece| piece.len == length)
     }
 
-    /// Returns the CRC32C of a range of an outstanding operation's memory.
-    fn checksum_of(&self, id: Id, offset: usize, length: usize) -> u32 {
-        let Some(Some(slot)) = self.slots.get(id.index()) else { return 0 };
-        if let MemoryGuard::Window(window) = &slot.held {
-            return checksum_of_window(window, span_of(&slot.shape), (offset, length));
-        }
-        // SAFETY: the slot owns the buffer (or its poster guarantees the memory) until the
-        // operation ends; nothing of the kernel's writes a send's memory, and the protocol asks for
-        // ranges of a receive only when their recv is reaped.
-        unsafe { slot.shape.checksum(offset, length, 0) }
-    }
-
     /// Reports the completion of a send that was sent at once, without an operation.
     #[inline]
-    pub(crate) fn push_sent(&mut self, to: PostedTo<u32>, status: Status, buffer: Option<Buffer>) {
+    pub(crate) fn push_sent(&mut self, to: PostedTo, status: Status, buffer: Option<Buffer>) {
         if to.silent {
             return;
         }
@@ -409,7 +414,7 @@ impl Completions {
     /// Reports the failure of an operation that could not be posted.
     pub(crate) fn push_refused(
         &mut self,
-        to: PostedTo<u32>,
+        to: PostedTo,
         kind: OperationKind,
         error: Error,
         buffer: Option<Buffer>,
@@ -483,13 +488,6 @@ impl Completions {
         }
     }
 
-    /// Numbers the match of the receive of a handle, if it is the first.
-    fn number_match(&mut self, handle: Id) {
-        if let Some(handle) = self.handles.get_mut(handle) {
-            handle.number_match(&mut self.matches);
-        }
-    }
-
     /// Reports the completion of an operation, whose slot is given.
     #[inline]
     fn finish(&mut self, slot: CompletionSlot, result: Result<Status, Error>) {
@@ -529,7 +527,11 @@ impl Completions {
             }
             CompletionRoute::Nowhere | CompletionRoute::Region(_) => {}
             CompletionRoute::Handle(id) => {
-                let Some(handle) = self.handles.get_mut(id) else { return };
+                let handle = self.handles.get_mut(id);
+                let Some(handle) = debug_assert_some!(handle, "it lasts as its operation does")
+                else {
+                    return;
+                };
                 if kind == OperationKind::Receive {
                     handle.number_match(&mut self.matches);
                 }
@@ -568,7 +570,7 @@ fn checksum_of_window(window: &Window, span: Span, (offset, length): (usize, usi
 }
 
 /// Returns the result of a finished handle.
-pub(crate) fn outcome_of((result, buffer): (Result<Status, Error>, Option<Buffer>)) -> Outcome {
+fn outcome_of((result, buffer): (Result<Status, Error>, Option<Buffer>)) -> Outcome {
     match result {
         Ok(status) => {
             let buffer = buffer.unwrap_or_else(|| Buffer::Heap(Vec::new()));

@@ -67,7 +67,7 @@ impl Engine {
             self.state.controls.begin_stream(session);
         }
         self.state.note_transport(&self.driver, session, false);
-        self.state.completions.events.push(&Event::Connected { address });
+        self.state.completions.events_mut().push(&Event::Connected { address });
         let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
         self.state.engine_questions.begin(now_ns, timeout);
     }
@@ -84,6 +84,6 @@ impl Engine {
         if !is_known && self.failure.is_none() {
             self.state.config.log_failure(&format!("peer {address} {failure}"));
         }
-        self.state.completions.events.push(&Event::Disconnected { address, failure });
+        self.state.completions.events_mut().push(&Event::Disconnected { address, failure });
     }
 }

@@ -64,8 +64,8 @@ impl LaneCx<'_> {
 
     /// Keeps the kernel's figures of a connection of the path at `at` that is about to be closed.
     pub(super) fn keep_figures(&mut self, session: u32, at: u8, key: LaneKey) {
-        let Some(figures) = self.driver.tcp_figures(key) else { return };
-        self.core.with(session, |it, _| it.rails.note_retransmits(at, figures.retransmits));
+        let retransmits = self.driver.tcp_figures(key).map_or(0, |figures| figures.retransmits);
+        self.core.with(session, |it, _| it.rails.note_retransmits(at, retransmits));
     }
 
     /// Asks for an answer on all paths of a session.

@@ -199,8 +199,11 @@ impl Engine {
     pub(super) fn flush_dirty(&mut self) -> bool {
         let mut happened = false;
         // A session that stays dirty (its lane is blocked) must not be taken twice.
-        for _ in 0..self.state.core.ready().len(Work::Flush) {
-            let Some(session) = self.state.core.ready_mut().take(Work::Flush) else { break };
+        let mut left = self.state.core.ready().len(Work::Flush);
+        while left > 0
+            && let Some(session) = self.state.core.ready_mut().take(Work::Flush)
+        {
+            left -= 1;
             happened |= self.flush(session);
         }
         self.driver.flush_datagrams();

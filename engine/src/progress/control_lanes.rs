@@ -26,7 +26,7 @@ const IDLE_ROUNDS: u32 = 10;
 
 /// The loop's side of a session.
 #[derive(Debug, Default)]
-pub(crate) struct ControlLane {
+pub(crate) struct ControlConnection {
     /// Its control lane.
     lane: Option<LaneKey>,
     /// An attempt to connect it.
@@ -63,7 +63,7 @@ pub(crate) struct ControlLane {
     partial: Partial,
 }
 
-impl ControlLane {
+impl ControlConnection {
     /// Returns the connection.
     pub(super) fn lane(&self) -> Option<LaneKey> {
         self.lane
@@ -156,7 +156,7 @@ impl ControlLane {
 #[derive(Debug)]
 pub(crate) struct ControlLanes {
     /// By session slot.
-    all: Vec<ControlLane>,
+    all: Vec<ControlConnection>,
     /// Sessions whose control lane is polled.
     polled: Vec<u32>,
     /// Sessions that expect an acknowledgement, or the rest of a segment, on their control lane.
@@ -174,9 +174,9 @@ pub(crate) struct ControlLanes {
 }
 
 #[cold]
-fn grow(all: &mut Vec<ControlLane>, len: usize) {
+fn grow(all: &mut Vec<ControlConnection>, len: usize) {
     reserve_for(all, len);
-    all.resize_with(len, ControlLane::default);
+    all.resize_with(len, ControlConnection::default);
 }
 
 impl ControlLanes {
@@ -196,13 +196,13 @@ impl ControlLanes {
 
     /// Returns the loop's side of a session; `None`: it never had a control lane.
     #[inline]
-    pub(crate) fn get(&self, session: u32) -> Option<&ControlLane> {
+    pub(crate) fn get(&self, session: u32) -> Option<&ControlConnection> {
         self.all.get(session as usize)
     }
 
     /// Returns the loop's side of a session, created if there is none.
     #[inline]
-    pub(crate) fn of(&mut self, session: u32) -> &mut ControlLane {
+    pub(crate) fn of(&mut self, session: u32) -> &mut ControlConnection {
         let index = session as usize;
         if index >= self.all.len() {
             grow(&mut self.all, index + 1);
@@ -222,12 +222,12 @@ impl ControlLanes {
 
     /// Returns whether the kernel has not taken all of the segments for a session.
     pub(super) fn has_unsent(&self, session: u32) -> bool {
-        self.get(session).is_some_and(ControlLane::has_unsent)
+        self.get(session).is_some_and(ControlConnection::has_unsent)
     }
 
     /// Returns whether the kernel has taken all segments of all sessions.
     pub(super) fn are_flushed(&self) -> bool {
-        !self.all.iter().any(ControlLane::has_unsent)
+        !self.all.iter().any(ControlConnection::has_unsent)
     }
 
     /// Replaces the keys of another driver, which watches nothing yet.
@@ -285,8 +285,12 @@ impl ControlLanes {
         self.end_stream(session);
         let control = self.of(session);
         let attempt = control.attempt;
-        *control =
-            ControlLane { lane: Some(key), attempt, is_awaited: true, ..ControlLane::default() };
+        *control = ControlConnection {
+            lane: Some(key),
+            attempt,
+            is_awaited: true,
+            ..ControlConnection::default()
+        };
         self.awaited.push(session);
         self.polled.retain(|&it| it != session);
     }

@@ -1,11 +1,11 @@
 //! One progress engine, accessed by one thread at a time.
 
-use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 
+pub(crate) use super::EngineState;
 use super::background::WakeFds;
 use super::bulk::{BulkSockets, LaneEnd};
 use super::clock::Clock;
@@ -13,13 +13,15 @@ use super::completions::Completions;
 use super::completions::pieces::Scratch;
 use super::context::LaneCx;
 use super::control_lanes::ControlLanes;
-use super::datagram::{Datagrams, Rings};
+use super::datagram::{EngineDatagrams, Rings};
 use super::handshake::Handshakes;
 use super::listeners::Listeners;
+use super::manager::Requests;
 use super::monitor::EngineQuestions;
 use super::rails::LocalRails;
 use super::roles::Roles;
 use super::setup::SetupCx;
+use super::statistics::Reports;
 use super::ticks::Ticks;
 use super::traits::{DriverEvent, LaneKey};
 use super::zero_copy::Policy;
@@ -31,7 +33,7 @@ use crate::proto::keys::JobKeys;
 use crate::proto::paths::PathTable;
 use crate::proto::table::Id;
 use crate::topology::Placement;
-use crate::types::{Address, Error, Rail};
+use crate::types::{Address, Error};
 
 /// Polls between two clock reads while no path waits for a timer.
 const POLLS_PER_CLOCK: u64 = 16;
@@ -72,41 +74,6 @@ impl LoopConfig {
     }
 }
 
-/// Everything of an engine but its driver: the part that moves between threads.
-pub(crate) struct EngineState {
-    pub(crate) core: Core,
-    pub(crate) completions: Completions,
-    /// Connections between endpoints.
-    pub(crate) requests: super::manager::Requests,
-    pub(crate) config: LoopConfig,
-    /// Rings in shared memory.
-    pub(super) rings: Rings,
-    pub(super) scratch: Scratch,
-    /// Requests for the memory of local peers.
-    pub(crate) handshakes: Handshakes,
-    pub(crate) arena: Arc<Arena>,
-    pub(crate) listeners: Listeners,
-    pub(crate) rails: LocalRails,
-    /// Placement of its threads and its memory.
-    pub(crate) placement: Arc<Placement>,
-    /// Whom it reports to.
-    pub(crate) reports: super::statistics::Reports,
-    /// The paths of its sessions.
-    pub(crate) paths: PathTable,
-    pub(crate) datagrams: Datagrams,
-    pub(super) roles: Roles,
-    pub(crate) controls: ControlLanes,
-    pub(super) bulk: BulkSockets,
-    pub(super) polls: u64,
-    pub(crate) now_ns: u64,
-    pub(crate) clock: Clock,
-    ticks: Ticks,
-    /// The last turn ended with a message, before it polled the driver.
-    pub(super) owes_rest: bool,
-    /// When engines of peers are probed.
-    pub(super) engine_questions: EngineQuestions,
-}
-
 /// What an engine is made of.
 pub(crate) struct EngineParts {
     /// Its id, unique in the job.
@@ -119,32 +86,40 @@ pub(crate) struct EngineParts {
     /// Completions that a queue holds.
     pub(crate) entries_max: usize,
     pub(crate) arena: Arc<Arena>,
-    /// The socket that it listens on, and the address by which peers reach it.
-    pub(crate) listener: TcpListener,
-    pub(crate) locator: SocketAddr,
-    pub(crate) rails: Vec<Rail>,
+    pub(crate) listeners: Listeners,
+    pub(crate) rails: LocalRails,
+    pub(crate) datagrams: EngineDatagrams,
+    /// Placement of its threads and its memory.
+    pub(crate) placement: Arc<Placement>,
+    /// Whom it reports to.
+    pub(crate) reports: Reports,
 }
 
 impl EngineState {
-    /// Creates an engine.
+    /// Creates an engine with endpoint 0, and queue 0.
     pub(crate) fn new(parts: EngineParts) -> Self {
-        let EngineParts { engine, random, core, config, keys, arena, .. } = parts;
-        let EngineParts { entries_max, listener, locator, rails, .. } = parts;
+        let EngineParts { engine, random, core, config, keys, arena, datagrams, .. } = parts;
+        let EngineParts { entries_max, listeners, rails, placement, reports, .. } = parts;
         let receive_buffer_bytes =
             config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2);
+        let mut core = Core::new(engine, core);
+        let endpoint = core.shared_mut().endpoints_mut().open();
+        debug_assert_eq!(endpoint, Some(0), "the first endpoint of an engine is number 0");
+        let mut completions = Completions::new(entries_max);
+        completions.open_queue(entries_max);
         Self {
-            core: Core::new(engine, core),
-            completions: Completions::new(entries_max),
-            requests: super::manager::Requests::default(),
+            core,
+            completions,
+            requests: Requests::default(),
             config,
             handshakes: Handshakes::new(keys, random),
             arena,
-            listeners: Listeners::new(listener),
-            rails: LocalRails::new(locator, rails),
-            placement: Arc::default(),
-            reports: <_>::default(),
+            listeners,
+            rails,
+            placement,
+            reports,
             paths: PathTable::default(),
-            datagrams: Datagrams::default(),
+            datagrams,
             roles: Roles::default(),
             controls: ControlLanes::new(receive_buffer_bytes),
             rings: Rings::default(),
@@ -168,9 +143,9 @@ impl EngineState {
     /// completions, and the next turn can do the rest of this one.
     #[inline]
     fn has_message(&mut self, finished: u64) -> bool {
-        self.completions.finished > finished
+        self.completions.finished() > finished
             && self.core.is_at_rest()
-            && !self.datagrams.has_more
+            && !self.datagrams.has_more()
             && !std::mem::replace(&mut self.owes_rest, true)
     }
 
@@ -229,7 +204,7 @@ impl Engine {
         listeners.into_iter().try_for_each(|it| driver.listen(it.into_inner())).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
         driver.enable_shared_memory(state.core.engine());
-        state.completions.cookie = driver.process_cookie();
+        state.completions.set_cookie(driver.process_cookie());
         let mut roles: Vec<_> = state.roles.take_all();
         let mut renamed = Vec::new();
         for (old, socket) in sockets {
@@ -300,7 +275,7 @@ impl Engine {
             self.state.read_clock();
         }
         let began_ns = self.state.now_ns;
-        let finished = self.state.completions.finished;
+        let finished = self.state.completions.finished();
         let mut happened = self.read_polled();
         if happened && self.state.has_message(finished) {
             return Ok(true);
@@ -521,7 +496,7 @@ impl Engine {
             now_ns: &mut state.now_ns,
         };
         let EngineState { handshakes, bulk, controls, rails, .. } = state;
-        let announced = state.datagrams.announced;
+        let announced = state.datagrams.announced();
         (handshakes, SetupCx { lanes, controls, bulk, rails, announced })
     }
 

@@ -13,7 +13,7 @@ use crate::proto::failure::PeerFailure;
 use crate::types::Error;
 
 /// How a driver failed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Failure {
     error: Error,
     /// The kernel holds no memory.
@@ -33,8 +33,8 @@ impl Engine {
     #[cold]
     pub(super) fn fail_driver(&mut self, what: &'static str, error: io::Error) -> Error {
         if let Some(known) = &self.failure {
-            let error = known.error.clone();
-            self.end_with_driver();
+            let Failure { error, is_released } = (**known).clone();
+            self.end_with_driver(&error, is_released);
             return error;
         }
         let error = Error::system(what, error);
@@ -45,14 +45,15 @@ impl Engine {
         tracing::error!("driver failed; engine stopped: {error}");
         let is_released = self.driver.shutdown(LET_GO);
         self.failure = Some(Box::new(Failure { error: error.clone(), is_released }));
-        self.end_with_driver();
+        self.end_with_driver(&error, is_released);
         error
     }
 
-    /// Ends what is outstanding, if the driver has failed and holds no memory.
-    pub(crate) fn end_with_driver(&mut self) {
-        let Some(failure) = self.failure.as_deref().filter(|it| it.is_released) else { return };
-        let error = &failure.error;
+    /// Ends what is outstanding with the error of the driver, if that holds no memory.
+    fn end_with_driver(&mut self, error: &Error, is_released: bool) {
+        if !is_released {
+            return;
+        }
         let state = &mut *self.state;
         self.events.clear();
         state.completions.end_all(error);

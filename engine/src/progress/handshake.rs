@@ -106,7 +106,7 @@ impl Handshakes {
     fn refuse(&mut self, key: LaneKey, remote: SocketAddr, cause: &str, cx: &mut SetupCx<'_>) {
         self.dismiss(key, cx);
         let event = Event::Refused { remote, cause: cause.to_owned() };
-        cx.lanes.completions.events.push(&event);
+        cx.lanes.completions.events_mut().push(&event);
         if self.refusals.exceed_rate(*cx.lanes.now_ns) {
             cx.lanes.driver.pause_accept(refusals::PAUSE);
         }
@@ -121,13 +121,13 @@ impl Handshakes {
     /// Removes a connection from the unauthenticated ones, as it is authenticated, or about to be
     /// closed.
     fn take_unauthenticated(&mut self, key: LaneKey, cx: &mut SetupCx<'_>) {
-        let Some(role) = cx.lanes.roles.get_mut(key) else { return };
-        match std::mem::replace(role, CLOSING) {
-            ConnectionRole::AwaitHello { .. } => self.pending -= 1,
-            ConnectionRole::AwaitProof { half, .. } => {
+        match cx.lanes.roles.get_mut(key).map(|role| std::mem::replace(role, CLOSING)) {
+            Some(ConnectionRole::AwaitHello { .. }) => self.pending -= 1,
+            Some(ConnectionRole::AwaitProof { half, .. }) => {
                 self.pending -= 1;
                 cx.lanes.core.withdraw(half.admission);
             }
+            // It is refused as one too many.
             _ => {}
         }
     }
@@ -235,9 +235,10 @@ impl SetupCx<'_> {
     }
 
     fn receive_message(&mut self, key: LaneKey) -> HandshakeMessage {
-        let Some(role) = self.lanes.roles.get_mut(key) else { return HandshakeMessage::Incomplete };
-        let is_proof = matches!(role, ConnectionRole::AwaitProof { .. });
-        let Some((partial, wanted)) = role.awaited() else { return HandshakeMessage::Incomplete };
+        let awaited = self.lanes.roles.get_mut(key).and_then(ConnectionRole::awaited);
+        // It is being closed.
+        let Some((partial, wanted)) = awaited else { return HandshakeMessage::Incomplete };
+        let is_proof = wanted == PROOF_BYTES;
         let received = self.lanes.driver.recv(key, &mut partial.bytes[partial.length..wanted]);
         match received {
             // One of two crossing connections is abandoned this way.

@@ -24,7 +24,7 @@ impl Engine {
         let deadline = Instant::now() + self.state.config.linger;
         self.with_requests(|it| it.close_endpoint(endpoint));
         let state = &mut *self.state;
-        state.completions.events.unbind(endpoint);
+        state.completions.events_mut().unbind(endpoint);
         state.core.close_endpoint(endpoint, &mut state.completions);
         if !self.end_operations(deadline) && self.state.has_borrowed_memory() {
             // Lanes are closed already; the only remaining option ends the rest of the engine as

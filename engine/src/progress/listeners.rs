@@ -18,19 +18,11 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Creates the listeners of an engine that accepts connections at `first`.
-    pub(super) fn new(first: TcpListener) -> Self {
-        Self { first: EngineFd::new(first), of_rails: Vec::new(), due: 0 }
-    }
-
-    /// Returns the one at the wildcard address, or at that of the single rail.
-    pub(crate) fn first(&self) -> &TcpListener {
-        &self.first
-    }
-
-    /// Adds listeners, each bound to one of several rails.
-    pub(crate) fn add(&mut self, of_rails: Vec<TcpListener>) {
-        self.of_rails.extend(of_rails.into_iter().map(EngineFd::new));
+    /// Creates the listeners of an engine that accepts connections at `first`, and on several rails
+    /// at one of `of_rails` each.
+    pub(crate) fn new(first: TcpListener, of_rails: Vec<TcpListener>) -> Self {
+        let of_rails = of_rails.into_iter().map(EngineFd::new).collect();
+        Self { first: EngineFd::new(first), of_rails, due: 0 }
     }
 
     /// Copies the descriptors of all listeners, that at the wildcard address first.
@@ -51,18 +43,19 @@ impl Listeners {
         while self.due != 0 {
             let rail = self.due.trailing_zeros();
             self.due &= self.due - 1;
-            is_replaced |= self.replace(rail as u8, driver);
+            if let Some(fresh) = driver.rebind_listener(rail as u8, &self.first) {
+                self.replace(fresh);
+                is_replaced = true;
+            }
         }
         is_replaced
     }
 
-    fn replace(&mut self, rail: u8, driver: &mut dyn Driver) -> bool {
-        let Some(fresh) = driver.rebind_listener(rail, &self.first) else { return false };
+    fn replace(&mut self, fresh: TcpListener) {
         let ip = |listener: &TcpListener| listener.local_addr().map(|local| local.ip()).ok();
         match self.of_rails.iter_mut().find(|it| ip(it) == ip(&fresh)) {
             Some(old) => *old = fresh.into(),
             None => self.of_rails.push(fresh.into()),
         }
-        true
     }
 }

@@ -54,11 +54,17 @@ impl Requests {
         let mut taken: Vec<Completion> = Vec::new();
         completions.take(queue, &mut taken, usize::MAX);
         for completion in taken {
-            // Longer than any valid one.
-            let (Ok(status), Some(buffer)) = (completion.result, completion.buffer) else {
-                continue;
+            let status = match completion.result {
+                Ok(status) => status,
+                Err(error) => {
+                    // It is longer than any valid one; or its endpoint has closed.
+                    if matches!(error, Error::Truncated { .. }) {
+                        self.manager.count_invalid();
+                    }
+                    continue;
+                }
             };
-            let (Some(peer), Buffer::Heap(bytes)) = (status.peer, buffer) else {
+            let (Some(peer), Some(Buffer::Heap(bytes))) = (status.peer, completion.buffer) else {
                 debug_assert!(false, "a received message has a peer, and memory of the heap");
                 continue;
             };
@@ -69,7 +75,7 @@ impl Requests {
                 &bytes[..status.length],
                 now_ns,
                 |address| Address::from_bytes(address).is_ok_and(|it| Some(it.engine()) == engine),
-                || completions.events.has_room(ends.0),
+                || completions.events().has_room(ends.0),
             );
         }
     }
@@ -79,6 +85,11 @@ impl Requests {
         let remotes = core.shared().peers();
         let is_hit = |peer| remotes.get(peer).is_none_or(|remote| remote.session == session);
         self.manager.end_of_peers(is_hit, failure);
+    }
+
+    /// Returns the number of invalid messages of peers.
+    pub(super) fn invalid(&self) -> u64 {
+        self.manager.invalid()
     }
 
     /// Lets an endpoint accept requests. Returns `false` if it does already.
@@ -99,18 +110,6 @@ impl Requests {
     /// Forgets an accepted request that could not be answered.
     pub(crate) fn forget_accepted(&mut self, connection: ConnectionId) {
         self.manager.forget(connection.0);
-    }
-
-    /// Takes a request, with the address of the requesting side, to be accepted somewhere.
-    pub(crate) fn take(
-        &mut self,
-        core: &Core,
-        endpoint: u16,
-        request: RequestId,
-    ) -> Option<(manager::ConnectionRequest, Address)> {
-        let taken = self.manager.take_request(endpoint, request.0)?;
-        let name = core.name_of(taken.ends.1.index() as u32)?;
-        Some((taken, Address::new(name.engine, name.locators, name.endpoint)))
     }
 
     /// Ends a connection. Returns `false` if it does not exist any more.
@@ -152,6 +151,17 @@ impl From<End> for ConnectionEnd {
 }
 
 impl EngineState {
+    /// Takes a request, with the address of the requesting side, to be accepted somewhere.
+    pub(crate) fn take_request(
+        &mut self,
+        endpoint: u16,
+        request: RequestId,
+    ) -> Option<(manager::ConnectionRequest, Address)> {
+        let taken = self.requests.manager.take_request(endpoint, request.0)?;
+        let name = self.core.name_of(taken.ends.1.index() as u32)?;
+        Some((taken, Address::new(name.engine, name.locators, name.endpoint)))
+    }
+
     /// Receives the messages for the manager.
     fn receive_requests(&mut self) {
         let queue = self.requests.queue;
@@ -228,7 +238,11 @@ impl Engine {
                 }
                 Output::Asked { ends, request, data } => {
                     let listener = self.state.address(ends.0);
-                    let Some(peer) = self.state.address_of(Peer(ends.1)) else { continue };
+                    let peer = self.state.address_of(Peer(ends.1));
+                    let Some(peer) = debug_assert_some!(peer, "requests end with their peer")
+                    else {
+                        continue;
+                    };
                     let request = RequestId(request);
                     (ends.0, Event::ConnectionRequest { request, listener, peer, data })
                 }
@@ -249,7 +263,7 @@ impl Engine {
                     (endpoint, Event::ConnectionEnded { connection, end })
                 }
             };
-            self.state.completions.events.push_to_endpoint(endpoint, event);
+            self.state.completions.events_mut().push_to_endpoint(endpoint, event);
         }
     }
 
@@ -262,7 +276,7 @@ impl Engine {
             Some(peer) => {
                 if let Some(endpoint) = manager.granted(link, peer.0) {
                     let connection = ConnectionId(link);
-                    self.state.completions.events.push_to_endpoint(
+                    self.state.completions.events_mut().push_to_endpoint(
                         endpoint,
                         Event::ConnectionOpened { connection, peer, data },
                     );

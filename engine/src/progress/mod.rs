@@ -23,6 +23,7 @@ pub(crate) mod events;
 mod failure;
 mod handshake;
 mod held;
+mod interface;
 pub(crate) mod leave;
 pub(crate) mod listeners;
 mod manager;
@@ -34,6 +35,7 @@ pub(crate) mod partial;
 mod peers;
 mod pieces;
 pub(crate) mod post;
+pub(crate) mod posting;
 mod put_back;
 pub(crate) mod rails;
 mod receives;
@@ -54,4 +56,44 @@ pub(crate) mod wait_object;
 mod wakers;
 pub(crate) mod zero_copy;
 
+use std::sync::Arc;
+
 use crate::driver::traits;
+use crate::memory::Arena;
+use crate::proto::core::Core;
+use crate::proto::paths::PathTable;
+use crate::topology::Placement;
+
+/// Everything of an engine but its driver: the part that moves between threads.
+pub(crate) struct EngineState {
+    core: Core,
+    completions: completions::Completions,
+    /// Connections between endpoints.
+    requests: manager::Requests,
+    config: engine::LoopConfig,
+    /// Rings in shared memory.
+    rings: datagram::Rings,
+    scratch: completions::pieces::Scratch,
+    handshakes: handshake::Handshakes,
+    arena: Arc<Arena>,
+    listeners: listeners::Listeners,
+    rails: rails::LocalRails,
+    /// Placement of its threads and its memory.
+    placement: Arc<Placement>,
+    /// Whom it reports to.
+    reports: statistics::Reports,
+    /// The paths of its sessions.
+    paths: PathTable,
+    datagrams: datagram::EngineDatagrams,
+    roles: roles::Roles,
+    controls: control_lanes::ControlLanes,
+    bulk: bulk::BulkSockets,
+    polls: u64,
+    now_ns: u64,
+    clock: clock::Clock,
+    ticks: ticks::Ticks,
+    /// The last turn ended with a message, before it polled the driver.
+    owes_rest: bool,
+    /// When engines of peers are probed.
+    engine_questions: monitor::EngineQuestions,
+}

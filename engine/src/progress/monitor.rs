@@ -99,9 +99,13 @@ impl EngineState {
     fn decide(&mut self, session: u32, event: LaneEvent) -> Decision {
         let (now_ns, limit) = (self.now_ns, self.config.peer_timeout);
         let is_taken = !self.controls.has_unsent(session);
-        let Some((known, _)) = self.core.enter(session) else { return Decision::Nothing };
-        let (monitor, facts) = known.lane_monitor_and_facts(now_ns, limit, is_taken);
-        monitor.handle(event, &facts, self.paths.of_mut(session))
+        let paths = self.paths.of_mut(session);
+        let decided = self.core.with(session, |it, _| {
+            let (monitor, facts) = it.lane_monitor_and_facts(now_ns, limit, is_taken);
+            monitor.handle(event, &facts, paths)
+        });
+        // A session that has ended needs no lane.
+        decided.unwrap_or(Decision::Nothing)
     }
 
     fn is_answer_due(&self, session: u32) -> bool {
@@ -286,11 +290,12 @@ impl Engine {
         for session in sessions.clone() {
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
-            let Some((known, _)) = state.core.enter(session) else { continue };
-            let Some(decision) = known.judge_engine(now_ns, timeout, paths) else { continue };
-            state.engine_questions.begin(now_ns, timeout);
-            are_probed = true;
-            self.carry_out_decision(session, decision);
+            let judged = state.core.with(session, |it, _| it.judge_engine(now_ns, timeout, paths));
+            if let Some(decision) = judged.flatten() {
+                state.engine_questions.begin(now_ns, timeout);
+                are_probed = true;
+                self.carry_out_decision(session, decision);
+            }
         }
         if are_probed {
             self.state.engine_questions.probed.push(now_ns, sessions);

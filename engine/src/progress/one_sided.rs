@@ -6,7 +6,7 @@ use super::completions::{CompletionRoute, PostedTo, Posting};
 use super::counters::CounterEvents;
 use super::engine::Engine;
 use super::outside::Ticket;
-use super::post::{COMPLETIONS, Memory, Posted, Refused, beyond_inject_limit};
+use super::post::{COMPLETIONS, Memory, PostResult, Refused, beyond_inject_limit};
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::send::SendDestination;
@@ -82,7 +82,7 @@ impl Engine {
 
     /// Posts the flush before a fenced operation: puts without a reply get one with it. The
     /// completion of the flush goes to `to`, if it fails.
-    fn flush_before(&mut self, request: &OneSidedRequest, to: PostedTo<u32>) -> Result<(), Error> {
+    fn flush_before(&mut self, request: &OneSidedRequest, to: PostedTo) -> Result<(), Error> {
         if !request.fence || request.verb == Verb::Flush {
             return Ok(());
         }
@@ -107,7 +107,7 @@ impl Engine {
         &mut self,
         request: OneSidedRequest,
         memory: Memory,
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<Id, Refused> {
         match self.flush_before(&request, to) {
@@ -123,9 +123,9 @@ impl Engine {
         request: OneSidedRequest,
         memory: Memory,
         more: bool,
-        flushed_to: PostedTo<u32>,
+        flushed_to: PostedTo,
         ticket: Option<&Arc<Ticket>>,
-    ) -> Result<Posted, Refused> {
+    ) -> Result<PostResult, Refused> {
         if let Err(error) = self.flush_before(&request, flushed_to) {
             return Err((error, memory));
         }
@@ -134,9 +134,9 @@ impl Engine {
         };
         let posted = self.post_one_sided(request, memory, CompletionRoute::Handle(handle), more);
         if posted.is_err() {
-            self.state.completions.handles.remove(handle);
+            self.state.completions.remove_handle(handle);
         }
-        posted.map(|_| Posted::Pending(handle))
+        posted.map(|_| PostResult::Pending(handle))
     }
 
     /// Puts a copy of `bytes`, of which only a failure is reported.
@@ -144,7 +144,7 @@ impl Engine {
         &mut self,
         request: OneSidedRequest,
         bytes: &[u8],
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<(), Error> {
         let limit = self.state.core.config().inject_limit as usize;
@@ -170,7 +170,7 @@ impl Engine {
         target: SendDestination,
         request: OneSidedRequest,
         bytes: &[u8],
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<(), Error> {
         // Full segments are freed when they are sent and acknowledged.
@@ -199,7 +199,7 @@ impl Engine {
         &mut self,
         request: OneSidedRequest,
         bytes: &[u8],
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<Option<Id>, Error> {
         let peer = Some(Peer(request.peer));
@@ -231,10 +231,12 @@ impl Engine {
         bytes: &[u8],
         more: bool,
     ) -> bool {
-        let Some((known, cx)) = self.state.core.enter(session) else { return false };
-        let Some(room) = known.stage_put_now(cx, endpoint, request) else { return false };
+        let entered = self.state.core.enter(session);
+        let entered = debug_assert_some!(entered, "the session of a destination is in the table");
+        let staged = entered.and_then(|(it, cx)| it.stage_put_now(cx, endpoint, request));
+        let Some(room) = staged else { return false };
         room.copy_from_slice(bytes);
-        self.state.completions.copied_bytes += bytes.len() as u64;
+        self.state.completions.count_copied(bytes.len() as u64);
         self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);
         self.flush_posted(session, request.hint, more);
         true

@@ -52,8 +52,11 @@ impl Engine {
     #[inline(never)]
     fn write_some(&mut self) -> bool {
         let mut happened = false;
-        for _ in 0..self.state.core.ready().len(Work::Piece) {
-            let Some(session) = self.state.core.ready_mut().take(Work::Piece) else { break };
+        let mut left = self.state.core.ready().len(Work::Piece);
+        while left > 0
+            && let Some(session) = self.state.core.ready_mut().take(Work::Piece)
+        {
+            left -= 1;
             let ring = self.state.paths.ring_of(session);
             let (wrote, is_done) = ring.map_or((false, true), |ring| self.feed(session, ring));
             // Grants of sends that have ended are answered.
@@ -72,10 +75,9 @@ impl Engine {
             // A segment waits for space, and pieces would take it.
             return (false, false);
         }
-        for written in 0..PER_TURN {
-            let state = &mut *self.state;
-            let piece = state.core.with(session, Session::next_piece).flatten();
-            let Some(piece) = piece else { return (written > 0, true) };
+        let mut written = 0;
+        let state = &mut *self.state;
+        while let Some(piece) = state.core.with(session, Session::next_piece).flatten() {
             let PieceSend { operation, offset, length, header } = piece;
             let place = (operation, offset as usize, length);
             let bytes = state.completions.bytes_of(place, &mut state.scratch);
@@ -84,7 +86,11 @@ impl Engine {
                 return (written > 0, false);
             }
             state.core.with(session, |it, cx| it.handle_piece_written(cx, length));
+            written += 1;
+            if written == PER_TURN {
+                return (true, false);
+            }
         }
-        (true, false)
+        (written > 0, true)
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn kind_of(request: &ReceiveRequest) -> OperationKind {
 
 /// Result of a post.
 #[derive(Debug)]
-pub enum Posted<T = Id> {
+pub enum PostResult<T = Id> {
     /// A send has completed already.
     Sent(Status, Option<Buffer>),
     /// The operation is outstanding.
@@ -108,7 +108,7 @@ impl EngineState {
 
     /// Returns the route for the end of a send that its poster has admitted: its success is not
     /// reported, and a full queue has no space for the failure of its peer.
-    pub(super) fn admitted_route(&self, to: PostedTo<u32>) -> CompletionRoute {
+    pub(super) fn admitted_route(&self, to: PostedTo) -> CompletionRoute {
         let route = PostedTo { silent: true, ..to }.route();
         if self.completions.has_room(route) { route } else { CompletionRoute::Nowhere }
     }
@@ -138,7 +138,7 @@ impl Engine {
             return Ok(self.send_in_new_room(to, request, more, fill));
         };
         fill(room);
-        self.state.completions.copied_bytes += request.length;
+        self.state.completions.count_copied(request.length);
         self.flush_posted(to.session, request.hint, more);
         Ok(true)
     }
@@ -160,7 +160,7 @@ impl Engine {
                 self.state.stage_waiting();
                 if let Some(room) = self.state.core.stage_now(to, request) {
                     fill(room);
-                    self.state.completions.copied_bytes += request.length;
+                    self.state.completions.count_copied(request.length);
                     self.flush_posted(to.session, request.hint, more);
                     return true;
                 }
@@ -224,7 +224,7 @@ impl Engine {
         memory: Memory,
         route: CompletionRoute,
         more: bool,
-    ) -> Result<Posted, Refused> {
+    ) -> Result<PostResult, Refused> {
         let peer = Some(Peer(request.peer));
         let envelope = Envelope::of(request.context, request.tag);
         if request.length > MESSAGE_BYTES_MAX {
@@ -250,7 +250,7 @@ impl Engine {
                     self.state.completions.count(request.endpoint, CounterEvents::SEND, true);
                     let length = request.length as usize;
                     let status = Status { peer, envelope, length, data: None };
-                    return Ok(Posted::Sent(status, memory.buffer));
+                    return Ok(PostResult::Sent(status, memory.buffer));
                 }
                 Ok(false) => {}
                 Err(refusal) => return Err((self.state.error_of(peer, refusal), memory)),
@@ -259,7 +259,7 @@ impl Engine {
         match self.state.core.new_send(request) {
             Ok(id) => {
                 self.start_new_send(id, request, memory, route, more);
-                Ok(Posted::Pending(id))
+                Ok(PostResult::Pending(id))
             }
             Err(refusal) => Err((self.state.error_of(peer, refusal), memory)),
         }
@@ -297,7 +297,7 @@ impl Engine {
         &mut self,
         request: &SendRequest,
         bytes: &[u8],
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<Option<Id>, Error> {
         if request.is_plain() {
@@ -321,12 +321,12 @@ impl Engine {
         &mut self,
         request: &SendRequest,
         memory: Memory,
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<Option<Id>, Refused> {
         match self.post_send(request, memory, to.route(), more)? {
-            Posted::Pending(id) => Ok(Some(id)),
-            Posted::Sent(status, buffer) => {
+            PostResult::Pending(id) => Ok(Some(id)),
+            PostResult::Sent(status, buffer) => {
                 self.state.completions.push_sent(to, status, buffer);
                 Ok(None)
             }
@@ -340,16 +340,16 @@ impl Engine {
         memory: Memory,
         more: bool,
         ticket: Option<&Arc<Ticket>>,
-    ) -> Result<Posted, Refused> {
+    ) -> Result<PostResult, Refused> {
         let Some(handle) = self.state.completions.new_handle(ticket) else {
             return Err((Error::WouldBlock(COMPLETIONS), memory));
         };
         let posted = self.post_send(request, memory, CompletionRoute::Handle(handle), more);
-        if !matches!(posted, Ok(Posted::Pending(_))) {
-            self.state.completions.handles.remove(handle);
+        if !matches!(posted, Ok(PostResult::Pending(_))) {
+            self.state.completions.remove_handle(handle);
         }
         Ok(match posted? {
-            Posted::Pending(_) => Posted::Pending(handle),
+            PostResult::Pending(_) => PostResult::Pending(handle),
             sent => sent,
         })
     }

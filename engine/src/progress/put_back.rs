@@ -1,6 +1,5 @@
 //! Receives whose handle is dropped before its result was taken: a whole message is put back.
 
-use super::completions::outcome_of;
 use super::engine::EngineState;
 use super::outside::Ticket;
 use crate::proto::effects::Arrival;
@@ -11,32 +10,18 @@ impl EngineState {
     /// Abandons the receive of a handle at `endpoint`: it is cancelled, put back, or continues to
     /// its end where its message is in progress.
     pub(crate) fn give_up_receive(&mut self, handle: Id, endpoint: u16) {
-        let Some(found) = self.completions.handles.get(handle) else { return };
-        if found.outcome.is_none() && !found.operation.is_some_and(|it| self.cancel(it)) {
-            if let Some(found) = self.completions.handles.get_mut(handle) {
-                found.is_abandoned = true;
-            }
-            return;
+        if let Some(operation) = self.completions.operation_of(handle) {
+            // If it can be cancelled, it has an outcome then.
+            self.cancel(operation);
         }
-        let ended = self.completions.handles.remove(handle);
-        debug_assert!(ended.is_some(), "a handle lasts until it is dropped");
-        if let Some(ended) = ended
-            && let Some(Ok(completed)) = ended.outcome.map(outcome_of)
-        {
-            self.put_back(endpoint, completed, ended.order);
+        if let Some((Ok(completed), order)) = self.completions.end_handle(handle) {
+            self.put_back(endpoint, completed, order);
         }
     }
 
     /// Lets the operation of a handle run to its end without a waiter.
     pub(crate) fn abandon(&mut self, handle: Id) {
-        let handles = &mut self.completions.handles;
-        match handles.get_mut(handle) {
-            Some(found) if found.outcome.is_some() => {
-                handles.remove(handle);
-            }
-            Some(found) => found.is_abandoned = true,
-            None => {}
-        }
+        self.completions.end_handle(handle);
     }
 
     /// Like [`Self::give_up_receive`], for an operation of a shared engine.

@@ -26,17 +26,12 @@ pub(crate) struct LocalRails {
 
 impl LocalRails {
     /// Creates the rails of an engine that peers reach at `locator`.
-    pub(super) fn new(locator: SocketAddr, used: Vec<Rail>) -> Self {
+    pub(crate) fn new(locator: SocketAddr, used: Vec<Rail>, chosen: Vec<Rail>) -> Self {
         // Backups are last.
         let is_backup = |rail: &&Rail| rail.role == RailRole::Backup;
         let (backups, others): (Vec<&Rail>, Vec<&Rail>) = used.iter().partition(is_backup);
         let addresses = others.into_iter().chain(backups).map(|rail| rail.address);
-        Self { locators: Locators::of(locator, addresses), chosen: used.clone(), used }
-    }
-
-    /// Sets the rails that were chosen, also where routes decide.
-    pub(crate) fn set_chosen(&mut self, chosen: Vec<Rail>) {
-        self.chosen = chosen;
+        Self { locators: Locators::of(locator, addresses), chosen, used }
     }
 
     /// Returns the rails that it uses; none: routes decide.
@@ -45,7 +40,7 @@ impl LocalRails {
     }
 
     /// Returns the rails that were chosen, also where routes decide.
-    pub(crate) fn chosen(&self) -> &[Rail] {
+    pub(super) fn chosen(&self) -> &[Rail] {
         &self.chosen
     }
 

@@ -36,7 +36,7 @@ impl EngineState {
         };
         let posted = self.post_receive(request, memory, CompletionRoute::Handle(handle));
         if posted.is_err() {
-            self.completions.handles.remove(handle);
+            self.completions.remove_handle(handle);
         }
         posted.map(|_| handle)
     }
@@ -47,7 +47,7 @@ impl EngineState {
         &mut self,
         request: &ReceiveRequest,
         memory: ReceiveMemory,
-        to: PostedTo<u32>,
+        to: PostedTo,
     ) -> Result<Id, Refused> {
         if self.completions.has_room_in(to.queue)
             && let Some(id) = self.core.post_fast(request)

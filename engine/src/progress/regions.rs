@@ -24,7 +24,7 @@ impl EngineState {
     ) -> Result<Id, Error> {
         let region = self.core.shared_mut().regions_mut().open(length);
         let region = region.ok_or(Error::Limit("as many regions as one engine may have"))?;
-        self.completions.regions.insert(region, window, counts);
+        self.completions.regions_mut().insert(region, window, counts);
         Ok(region)
     }
 

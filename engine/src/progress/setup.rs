@@ -7,7 +7,7 @@ use super::datagram::Announced;
 use super::rails::LocalRails;
 use super::roles::{CLOSING, ConnectionRole};
 use super::traits::{CloseMode, LaneKey};
-use crate::proto::connection::Phase;
+use crate::proto::connection::{Connection, Phase, Step};
 use crate::proto::paths::NO_PATH;
 use crate::proto::rails::segments::SEGMENT_BYTES_USUAL;
 use crate::proto::session::Limits;
@@ -144,14 +144,14 @@ impl SetupCx<'_> {
     /// Returns whether a refusal of another control lane may come from the peer's host: a rail
     /// without carrier reaches no host, and an address that this host has, too, may be this one.
     pub(super) fn is_refusal_of_peer(&mut self, session: u32) -> bool {
-        let at = self.lanes.core.lane_monitor(session).and_then(|monitor| monitor.attempt_at());
-        let Some(known) = self.lanes.core.session(session) else { return false };
-        let Some((remote, rail)) = at.and_then(|at| known.rails.way(at, known.locators.first()))
-        else {
-            return false;
-        };
-        !self.lanes.paths.is_rail_down(rail)
-            && !self.rails.is_taken_for(remote.ip(), &known.locators)
+        self.lanes.core.session(session).is_some_and(|known| {
+            let at = known.control_lane.attempt_at();
+            let way = at.and_then(|at| known.rails.way(at, known.locators.first()));
+            way.is_some_and(|(remote, rail)| {
+                !self.lanes.paths.is_rail_down(rail)
+                    && !self.rails.is_taken_for(remote.ip(), &known.locators)
+            })
+        })
     }
 
     /// Returns the position of the path that a new control lane of a session is on; of one that the
@@ -164,8 +164,9 @@ impl SetupCx<'_> {
         if known.connection.is_initiator() {
             return self.controls.attempt_at(session);
         }
-        let Some(ends) = self.lanes.driver.addresses(key) else { return 0 };
-        if self.rails.is_first_path(&known.locators, ends) { 0 } else { NO_PATH }
+        let ends = self.lanes.driver.addresses(key);
+        let is_first = ends.is_none_or(|ends| self.rails.is_first_path(&known.locators, ends));
+        if is_first { 0 } else { NO_PATH }
     }
 
     // ---- Failures ----
@@ -173,18 +174,22 @@ impl SetupCx<'_> {
     /// Handles a connection of this side that failed before it was part of a session.
     pub(super) fn handle_connect_failed(&mut self, key: LaneKey, cause: &str) {
         let cx = &mut self.lanes;
-        let Some(role) = cx.roles.get_mut(key) else { return };
-        let role = std::mem::replace(role, CLOSING);
-        let is_unconnected = matches!(role, ConnectionRole::LaneConnecting { .. });
+        let role = cx.roles.get_mut(key).map(|role| std::mem::replace(role, CLOSING));
+        let role = debug_assert_some!(role, "a connection has a role until it is closed");
+        let is_unconnected = matches!(role, Some(ConnectionRole::LaneConnecting { .. }));
         cx.driver.close(key, CloseMode::Reset);
         match role {
-            ConnectionRole::Connecting { session, .. }
-            | ConnectionRole::AwaitReply { session, .. } => {
+            Some(
+                ConnectionRole::Connecting { session, .. }
+                | ConnectionRole::AwaitReply { session, .. },
+            ) => {
                 self.controls.take_attempt(session);
                 self.attempt_failed(session, cause);
             }
-            ConnectionRole::LaneConnecting { lane, .. }
-            | ConnectionRole::LaneAwaitReply { lane, .. } => {
+            Some(
+                ConnectionRole::LaneConnecting { lane, .. }
+                | ConnectionRole::LaneAwaitReply { lane, .. },
+            ) => {
                 self.bulk.set_key(cx.core, lane, None);
                 if is_unconnected {
                     cx.core.with_lane(lane, |it, cx| it.doubt_segments_lost(cx, lane));
@@ -192,10 +197,10 @@ impl SetupCx<'_> {
                 cx.lane_lost(lane, true, cause);
             }
             // Another attempt follows.
-            ConnectionRole::MoveConnecting { session, .. }
-            | ConnectionRole::MoveAwaitReply { session, .. }
-                if self.controls.moving(session) == Some(key) =>
-            {
+            Some(
+                ConnectionRole::MoveConnecting { session, .. }
+                | ConnectionRole::MoveAwaitReply { session, .. },
+            ) if self.controls.moving(session) == Some(key) => {
                 self.attempt_to_move_failed(session, cause);
             }
             _ => {}
@@ -203,10 +208,22 @@ impl SetupCx<'_> {
     }
 
     fn attempt_failed(&mut self, session: u32, cause: &str) {
+        self.end_attempt(session, |connection, now_ns| {
+            connection.handle_attempt_failed(now_ns, cause)
+        });
+    }
+
+    /// Lets the connection state of a session decide what follows the end of an attempt.
+    pub(super) fn end_attempt(
+        &mut self,
+        session: u32,
+        decide: impl FnOnce(&mut Connection, u64) -> Step,
+    ) {
         let cx = &mut self.lanes;
-        let Some(connection) = cx.core.connection(session) else { return };
-        let step = connection.handle_attempt_failed(*cx.now_ns, cause);
-        cx.core.apply(session, step, cx.completions);
+        let connection = cx.core.connection(session);
+        let connection = debug_assert_some!(connection, "attempts end with their session");
+        let step = connection.map(|connection| decide(connection, *cx.now_ns));
+        cx.core.apply(session, step.unwrap_or(Step::Nothing), cx.completions);
     }
 
     fn attempt_to_move_failed(&mut self, session: u32, cause: &str) {

@@ -54,10 +54,11 @@ impl Engine {
             }
         }
         // Each is due later after this; others have the next turn.
-        for _ in 0..PEERS_PER_TURN {
-            let Some(session) = self.state.core.shared().processes().next_silent(now_ns) else {
-                break;
-            };
+        let mut left = PEERS_PER_TURN;
+        while left > 0
+            && let Some(session) = self.state.core.shared().processes().next_silent(now_ns)
+        {
+            left -= 1;
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
             let decision = state.core.judge_silent_peer(session, now_ns, paths);

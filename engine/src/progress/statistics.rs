@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bulk::BulkSockets;
-use super::control_lanes::ControlLane;
+use super::control_lanes::ControlConnection;
 use super::datagram::state_of;
 use super::engine::EngineState;
 use super::traits::{LaneKey, TcpFigures};
 use crate::driver::AnyDriver;
 use crate::proto::core::Core;
-use crate::proto::paths::{NO_PATH, Paths};
+use crate::proto::paths::{NO_PATH, Paths, SessionPath};
 use crate::proto::rails::{RailPair, rails_of};
 use crate::proto::session::Session;
 use crate::proto::table::Id;
@@ -60,7 +60,7 @@ impl EngineState {
         let staging_bytes = self.core.shared().pool().allocated_bytes().0;
         Counters {
             syscalls: driver.syscalls,
-            copied_bytes: self.completions.copied_bytes,
+            copied_bytes: self.completions.copied_bytes(),
             segments_received: core.segments_received,
             segments_by_datagram: datagrams.segments,
             frames_received: core.frames_received,
@@ -78,7 +78,7 @@ impl EngineState {
             corrupted_chunks: core.corrupted_chunks,
             accesses_refused: core.refused_accesses,
             wrong_keys: violations.key + violations.throttled,
-            dropped_frames: core.stale_frames + core.unknown_endpoint,
+            dropped_frames: core.stale_frames + core.unknown_endpoint + self.requests.invalid(),
             unexpected_bytes_max: self.core.shared().unexpected().held_bytes().1 as u64,
             staging_bytes: staging_bytes as u64,
             datagrams_sent: datagrams.sent,
@@ -130,12 +130,11 @@ impl EngineState {
                     add_datagrams(&mut statistics, paths, stream_at, at);
                 }
                 let lanes = lanes_of(core, session, control, &self.bulk, at);
-                for (number, key) in lanes.take(limit.div_ceil(4) - asked) {
-                    asked += 1;
-                    let Some(figures) = driver.tcp_figures(key) else { continue };
-                    let TcpFigures { retransmits, round_trip } = figures;
-                    statistics.lanes.push(LaneStatistics { number, retransmits, round_trip });
-                }
+                let lanes = lanes.take(limit.div_ceil(4) - asked).inspect(|_| asked += 1);
+                statistics.lanes.extend(lanes.filter_map(|(number, key)| {
+                    let TcpFigures { retransmits, round_trip } = driver.tcp_figures(key)?;
+                    Some(LaneStatistics { number, retransmits, round_trip })
+                }));
                 all.push(statistics);
             }
         }
@@ -167,16 +166,12 @@ impl EngineState {
     /// Publishes new statistics to the exporter, if there is one, at intervals.
     pub(super) fn publish(&mut self, driver: &mut AnyDriver) {
         let now_ns = self.now_ns;
-        let Some(publisher) = self.reports.publisher.as_mut() else { return };
-        if now_ns < publisher.next_ns {
-            return;
-        }
-        publisher.next_ns = now_ns + PUBLISH_NS;
-        let mut reader = publisher.reader.take();
-        let statistics = self.statistics(driver, reader.as_mut(), PUBLISHED_PATHS_MAX);
-        if let Some(publisher) = self.reports.publisher.as_mut() {
-            publisher.reader = reader;
-            publisher.slot.put(statistics);
+        let due = self.reports.publisher.take_if(|publisher| now_ns >= publisher.next_ns);
+        if let Some(mut publisher) = due {
+            publisher.next_ns = now_ns + PUBLISH_NS;
+            let reader = publisher.reader.as_mut();
+            publisher.slot.put(self.statistics(driver, reader, PUBLISHED_PATHS_MAX));
+            self.reports.publisher = Some(publisher);
         }
     }
 }
@@ -202,7 +197,7 @@ fn path_between(
 fn lanes_of<'a>(
     core: &'a Core,
     session: &'a Session,
-    control: Option<(&'a ControlLane, usize)>,
+    control: Option<(&'a ControlConnection, usize)>,
     bulk: &'a BulkSockets,
     at: usize,
 ) -> impl Iterator<Item = (Option<u32>, LaneKey)> + 'a {
@@ -255,8 +250,13 @@ fn add_datagrams(statistics: &mut PathStatistics, paths: &Paths, stream_at: usiz
     statistics.carries_datagrams = primary == Some(at);
     // Without one messages use the TCP lane.
     statistics.carries_messages = primary.unwrap_or(stream_at) == at;
-    let path = paths.all().find(|path| usize::from(path.position()) == at);
-    let Some(path) = path else { return };
+    for path in paths.all().filter(|path| usize::from(path.position()) == at) {
+        add_packets(statistics, path);
+    }
+}
+
+/// Adds the statistics of the packets of a path.
+fn add_packets(statistics: &mut PathStatistics, path: &SessionPath) {
     if let Some(phase) = path.phase() {
         statistics.state = state_of(phase);
     }

@@ -30,7 +30,7 @@ pub(crate) enum Policy {
 
 /// Selects the mode for one path. Pure: durations are arguments.
 #[derive(Debug)]
-pub(crate) struct ZeroCopy {
+pub(crate) struct SendModeSelector {
     policy: Policy,
     mode: SendMode,
     /// Completed runs, both modes together; `2 * RUNS`: decided.
@@ -49,7 +49,7 @@ fn index(mode: SendMode) -> usize {
     }
 }
 
-impl ZeroCopy {
+impl SendModeSelector {
     pub(crate) fn new(policy: Policy) -> Self {
         let mode = match policy {
             Policy::Measure => SendMode::ZeroCopy,
@@ -120,10 +120,10 @@ mod tests {
         for (copy_ns, zero_copy_ns, winner) in
             [(100, 50, SendMode::ZeroCopy), (50, 100, SendMode::Copy)]
         {
-            let mut path = ZeroCopy::new(Policy::Measure);
+            let mut path = SendModeSelector::new(Policy::Measure);
             let mut last_loser = 0;
             let mut chunks = 0;
-            let mut send = |path: &mut ZeroCopy| {
+            let mut send = |path: &mut SendModeSelector| {
                 let mode = path.mode(CHUNK);
                 if mode != winner {
                     last_loser = chunks;
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn single_disturbed_run_does_not_decide() {
-        let mut path = ZeroCopy::new(Policy::Measure);
+        let mut path = SendModeSelector::new(Policy::Measure);
         for number in 0..TRIAL {
             let mode = path.mode(CHUNK);
             let base = if mode == SendMode::Copy { 40_000 } else { 30_000 };
@@ -160,17 +160,20 @@ mod tests {
     #[test]
     fn short_chunks_are_copied_unless_configured() {
         for length in [1, 256, CHUNK_BYTES_MIN - 1] {
-            assert_eq!(ZeroCopy::new(Policy::Measure).mode(length), SendMode::Copy);
+            assert_eq!(SendModeSelector::new(Policy::Measure).mode(length), SendMode::Copy);
             let always = Policy::Always(SendMode::ZeroCopy);
-            assert_eq!(ZeroCopy::new(always).mode(length), SendMode::ZeroCopy);
+            assert_eq!(SendModeSelector::new(always).mode(length), SendMode::ZeroCopy);
         }
-        assert_eq!(ZeroCopy::new(Policy::Measure).mode(CHUNK_BYTES_MIN), SendMode::ZeroCopy);
+        assert_eq!(
+            SendModeSelector::new(Policy::Measure).mode(CHUNK_BYTES_MIN),
+            SendMode::ZeroCopy
+        );
     }
 
     #[test]
     fn fixed_policy_is_kept() {
         for mode in [SendMode::Copy, SendMode::ZeroCopy] {
-            let mut path = ZeroCopy::new(Policy::Always(mode));
+            let mut path = SendModeSelector::new(Policy::Always(mode));
             for _ in 0..4 * TRIAL {
                 path.handle_sent(mode, CHUNK, 1);
                 assert_eq!(path.mode(CHUNK), mode);

@@ -4,7 +4,9 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::one_sided::SHORT_REPLY_BYTES;
 use crate::wire::frame;
-use crate::wire::{Done, Goodbye, Grant, LaneLost, LanesWanted, Matched, Rail, Refused, Reply};
+use crate::wire::{
+    Done, Goodbye, Grant, LaneLost, LanesWanted, Matched, RailFrame, Refused, Reply,
+};
 use crate::wire::{ProcessQuery, ProcessStatus};
 
 /// A frame that needs no credit. Their number is bounded by operations and lanes, and in time.
@@ -16,7 +18,7 @@ pub(crate) enum ControlFrame {
     Matched(Matched),
     LanesWanted(LanesWanted),
     Goodbye(Goodbye),
-    Rail(Rail),
+    Rail(RailFrame),
     LaneLost(LaneLost),
     Reply(ShortReply),
     ProcessQuery(ProcessQuery),

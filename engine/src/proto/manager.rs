@@ -141,6 +141,8 @@ pub(crate) struct Manager {
     outputs: VecDeque<Output>,
     /// Lower bound of all deadlines.
     next_ns: u64,
+    /// Invalid messages of peers.
+    invalid: u64,
 }
 
 impl Default for Manager {
@@ -151,6 +153,7 @@ impl Default for Manager {
             links: Table::new(LINKS_MAX),
             outputs: VecDeque::new(),
             next_ns: u64::MAX,
+            invalid: 0,
         }
     }
 }
@@ -328,6 +331,16 @@ impl Manager {
 
     // ---- Incoming messages ----
 
+    /// Counts an invalid message, which is not answered.
+    pub(crate) fn count_invalid(&mut self) {
+        self.invalid += 1;
+    }
+
+    /// Returns the number of invalid messages.
+    pub(crate) fn invalid(&self) -> u64 {
+        self.invalid
+    }
+
     /// Handles a message of a peer to an endpoint. `is_near`: whether the address in it, if any, is
     /// of the peer's own engine; `has_room`: whether a request can be reported to its user.
     ///
@@ -340,8 +353,9 @@ impl Manager {
         is_near: impl FnOnce(&[u8; ADDRESS_BYTES]) -> bool,
         has_room: impl FnOnce() -> bool,
     ) {
-        // Invalid messages are not answered.
-        let Some((header, data)) = split(bytes) else { return };
+        let Some((header, data)) = split(bytes) else {
+            return self.count_invalid();
+        };
         let (own, theirs) = (Id::from_u64(header.peer.get()), header.own.get());
         // An id that this side gave to this peer.
         let of_peer = |link: &&Link| link.ends.1 == ends.1;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::value::{Range, ValueKind};
+use super::value::ValueKind;
 
 /// An address and a port, or a port of the loopback.
 pub(crate) struct ExportAddress;
@@ -43,14 +43,6 @@ impl ValueKind for ExportAddress {
 
     fn own(view: Option<SocketAddr>) -> Option<SocketAddr> {
         view
-    }
-
-    fn check(_: &Option<SocketAddr>, _: &Range) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn format_range(_: &Range) -> Option<String> {
-        None
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::value::{Range, ValueKind};
+use super::value::ValueKind;
 
 /// How often a driver misbehaves as a kernel, a network or a peer may: each rate is the chance,
 /// from 0 to 1, that one call or event is hit. The text form is `seed=1 short=0.1 late=0.05`;
@@ -153,14 +153,6 @@ impl ValueKind for FaultSet {
 
     fn own(view: Option<Faults>) -> Option<Faults> {
         view
-    }
-
-    fn check(_: &Option<Faults>, _: &Range) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn format_range(_: &Range) -> Option<String> {
-        None
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use super::value::{Range, ValueKind, path_of};
+use super::value::{ValueKind, path_of, path_parts};
 use super::{Settings, SettingsError};
 use crate::secret::JobSecret;
 
@@ -55,22 +55,13 @@ impl ValueKind for Secret {
     fn own(view: Option<&JobSecret>) -> Option<JobSecret> {
         view.cloned()
     }
-
-    fn check(_: &Option<JobSecret>, _: &Range) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn format_range(_: &Range) -> Option<String> {
-        None
-    }
 }
 
 /// The path of a file.
 pub(crate) struct FilePath;
 
 impl ValueKind for FilePath {
-    type Value = Option<PathBuf>;
-    type View<'a> = Option<&'a Path>;
+    path_parts!();
 
     fn expected() -> String {
         "`none`, or an absolute path".into()
@@ -86,22 +77,6 @@ impl ValueKind for FilePath {
 
     fn format(value: &Option<PathBuf>) -> String {
         value.as_ref().map_or_else(|| NONE.into(), |path| path.display().to_string())
-    }
-
-    fn view(value: &Option<PathBuf>) -> Option<&Path> {
-        value.as_deref()
-    }
-
-    fn own(view: Option<&Path>) -> Option<PathBuf> {
-        view.map(Path::to_path_buf)
-    }
-
-    fn check(_: &Option<PathBuf>, _: &Range) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn format_range(_: &Range) -> Option<String> {
-        None
     }
 }
 

@@ -34,9 +34,13 @@ pub(crate) trait ValueKind {
     /// The value that a setter was given.
     fn own(view: Self::View<'_>) -> Self::Value;
     /// Checks a value against the range of a setting.
-    fn check(value: &Self::Value, range: &Range) -> Result<(), String>;
+    fn check(_value: &Self::Value, _range: &Range) -> Result<(), String> {
+        Ok(())
+    }
     /// Writes a range for listings; `None` where the kind has none.
-    fn format_range(range: &Range) -> Option<String>;
+    fn format_range(_range: &Range) -> Option<String> {
+        None
+    }
 }
 
 /// The values that a setting takes.
@@ -96,6 +100,35 @@ macro_rules! copied {
         }
     };
 }
+
+/// The parts of a kind that is a list.
+macro_rules! listed {
+    ($item:ty) => {
+        type Value = Vec<$item>;
+        type View<'a> = &'a [$item];
+        fn view(value: &Self::Value) -> Self::View<'_> {
+            value
+        }
+        fn own(view: Self::View<'_>) -> Self::Value {
+            view.to_vec()
+        }
+    };
+}
+
+/// The parts of a kind that is a path, or none.
+macro_rules! path_parts {
+    () => {
+        type Value = Option<PathBuf>;
+        type View<'a> = Option<&'a Path>;
+        fn view(value: &Self::Value) -> Self::View<'_> {
+            value.as_deref()
+        }
+        fn own(view: Self::View<'_>) -> Self::Value {
+            view.map(Path::to_owned)
+        }
+    };
+}
+pub(super) use path_parts;
 
 /// A size in bytes.
 pub(crate) struct Bytes;
@@ -281,14 +314,6 @@ impl<T: NameSet> ValueKind for OneOf<T> {
     fn format(value: &T) -> String {
         value.name().into()
     }
-
-    fn check(_: &T, _: &Range) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn format_range(_: &Range) -> Option<String> {
-        None
-    }
 }
 
 /// A range of ports, or any port.
@@ -317,14 +342,6 @@ impl ValueKind for Ports {
     fn format(value: &PortRange) -> String {
         value.to_string()
     }
-
-    fn check(_: &PortRange, _: &Range) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn format_range(_: &Range) -> Option<String> {
-        None
-    }
 }
 
 /// An IP address, or none (`any`).
@@ -347,14 +364,6 @@ impl ValueKind for AddressValue {
     fn format(value: &Option<IpAddr>) -> String {
         value.map_or_else(|| "any".into(), |address| address.to_string())
     }
-
-    fn check(_: &Option<IpAddr>, _: &Range) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn format_range(_: &Range) -> Option<String> {
-        None
-    }
 }
 
 /// The words for an empty list; neither can be an item.
@@ -364,8 +373,7 @@ const EMPTY_WORDS: [&str; 2] = ["none", "auto"];
 pub(crate) struct Names<const AUTO: bool>;
 
 impl<const AUTO: bool> ValueKind for Names<AUTO> {
-    type Value = Vec<String>;
-    type View<'a> = &'a [String];
+    listed!(String);
 
     fn expected() -> String {
         format!("`{}`, or names with commas between them", EMPTY_WORDS[usize::from(AUTO)])
@@ -394,30 +402,13 @@ impl<const AUTO: bool> ValueKind for Names<AUTO> {
     fn format(value: &Vec<String>) -> String {
         if value.is_empty() { EMPTY_WORDS[usize::from(AUTO)].into() } else { value.join(",") }
     }
-
-    fn view(value: &Vec<String>) -> &[String] {
-        value
-    }
-
-    fn own(view: &[String]) -> Vec<String> {
-        view.to_vec()
-    }
-
-    fn check(_: &Vec<String>, _: &Range) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn format_range(_: &Range) -> Option<String> {
-        None
-    }
 }
 
 /// A list of NICs; the empty one is written `none`, or `auto` where [`AUTO`](Self) is set.
 pub(crate) struct Nics<const AUTO: bool>;
 
 impl<const AUTO: bool> ValueKind for Nics<AUTO> {
-    type Value = Vec<NicPattern>;
-    type View<'a> = &'a [NicPattern];
+    listed!(NicPattern);
 
     fn expected() -> String {
         format!(
@@ -443,30 +434,13 @@ impl<const AUTO: bool> ValueKind for Nics<AUTO> {
     fn format(value: &Vec<NicPattern>) -> String {
         Names::<AUTO>::format(&value.iter().map(ToString::to_string).collect())
     }
-
-    fn view(value: &Vec<NicPattern>) -> &[NicPattern] {
-        value
-    }
-
-    fn own(view: &[NicPattern]) -> Vec<NicPattern> {
-        view.to_vec()
-    }
-
-    fn check(_: &Vec<NicPattern>, _: &Range) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn format_range(_: &Range) -> Option<String> {
-        None
-    }
 }
 
 /// A list of CPU numbers.
 pub(crate) struct Cores;
 
 impl ValueKind for Cores {
-    type Value = Vec<usize>;
-    type View<'a> = &'a [usize];
+    listed!(usize);
 
     fn expected() -> String {
         "`none`, or cores (such as 0,2,4-7)".into()
@@ -506,14 +480,6 @@ impl ValueKind for Cores {
         value.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
     }
 
-    fn view(value: &Vec<usize>) -> &[usize] {
-        value
-    }
-
-    fn own(view: &[usize]) -> Vec<usize> {
-        view.to_vec()
-    }
-
     fn check(value: &Vec<usize>, range: &Range) -> Result<(), String> {
         value.iter().try_for_each(|core| check_number(*core, range, |core| core.to_string()))
     }
@@ -535,8 +501,7 @@ pub(super) fn path_of(text: &str) -> Result<PathBuf, String> {
 pub(crate) struct AnyPath;
 
 impl ValueKind for AnyPath {
-    type Value = Option<PathBuf>;
-    type View<'a> = Option<&'a Path>;
+    path_parts!();
 
     fn expected() -> String {
         "`none`, or the path of a file".into()
@@ -552,21 +517,5 @@ impl ValueKind for AnyPath {
 
     fn format(value: &Option<PathBuf>) -> String {
         value.as_ref().map_or_else(|| "none".into(), |path| path.to_string_lossy().into_owned())
-    }
-
-    fn view(value: &Option<PathBuf>) -> Option<&Path> {
-        value.as_deref()
-    }
-
-    fn own(view: Option<&Path>) -> Option<PathBuf> {
-        view.map(Path::to_owned)
-    }
-
-    fn check(_: &Option<PathBuf>, _: &Range) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn format_range(_: &Range) -> Option<String> {
-        None
     }
 }

@@ -23,7 +23,7 @@ impl Run {
     /// Memory of one engine is within what its settings say.
     pub(super) fn check_bounds(&self, host: usize) -> Result<(), String> {
         let Some(engine) = self.world.look(host) else { return Ok(()) };
-        let core = &engine.state.core;
+        let core = engine.state.core();
         let (held, _) = core.shared().unexpected().held_bytes();
         let bound = 2 * core.shared().reserved().1 + PAYLOAD_BYTES_MIN * core.shared().reserved().0;
         if held as u64 > bound {
@@ -49,7 +49,7 @@ impl Run {
             ));
         }
         core.check();
-        engine.state.paths.check();
+        engine.state.session_paths().check();
         self.check_failures(core)?;
         if core.lanes().len() > core.config().bulk_lanes_max {
             return Err("more bulk lanes than the settings allow".into());
@@ -75,7 +75,7 @@ impl Run {
         let Some(engine) = self.world.look(host) else { return Ok(()) };
         // A slot may have had several sessions since the driver was full.
         if engine.state.sessions_blocked()
-            > BLOCKED_PER_SESSION * engine.state.core.sessions().len()
+            > BLOCKED_PER_SESSION * engine.state.core().sessions().len()
         {
             return Err("more sessions wait for room in the driver than there are".into());
         }
@@ -113,7 +113,7 @@ impl Run {
     /// or the notice of the session's end is late. A process without a control lane may be so soon.
     fn is_any_one_sided(&self) -> bool {
         (0..self.world.hosts()).filter_map(|host| self.world.look(host)).any(|engine| {
-            let core = &engine.state.core;
+            let core = engine.state.core();
             let mut sessions = core.sessions().iter().filter(|(_, session)| session.is_connected());
             sessions.any(|(_, session)| {
                 session.is_outlived() || !self.is_other_side_of(session.engine, session.id)
@@ -124,7 +124,7 @@ impl Run {
     /// Whether a living process attempts to connect to another one that lives.
     fn is_any_connecting(&self) -> bool {
         (0..self.world.hosts()).filter_map(|host| self.world.look(host)).any(|engine| {
-            let mut sessions = engine.state.core.sessions().iter();
+            let mut sessions = engine.state.core().sessions().iter();
             sessions.any(|(_, session)| {
                 is_trying(session.connection.phase()) && self.is_alive(session.engine)
             })
@@ -135,7 +135,7 @@ impl Run {
     fn is_other_side_of(&self, process: u64, id: u64) -> bool {
         let home = self.homes.get(&process).filter(|_| self.is_alive(process));
         home.and_then(|&host| self.world.look(host)).is_some_and(|engine| {
-            let mut sessions = engine.state.core.sessions().iter();
+            let mut sessions = engine.state.core().sessions().iter();
             sessions.any(|(_, session)| session.id == id && session.is_connected())
         })
     }
@@ -222,7 +222,7 @@ pub(crate) fn check_at_rest(engine: &Engine) -> Result<(), String> {
 /// Nothing is kept and all credit is back, but for what waits for the word of peers that are dead
 /// and not known to be.
 fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), String> {
-    let core = &engine.state.core;
+    let core = engine.state.core();
     let fail = |what: &str| Err(format!("engine {}: {what}", core.engine()));
     if core.operations().len() != 0 {
         return fail("operations are left");
@@ -262,7 +262,7 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     }
     let sessions = core.sessions().iter();
     let trying = sessions.filter(|(_, session)| is_trying(session.connection.phase())).count();
-    if core.shared().offers().open() > trying + engine.state.handshakes.pending() {
+    if core.shared().offers().open() > trying + engine.state.pending_handshakes() {
         return fail("windows are kept for sessions that are not being made");
     }
     if (envelopes, bytes) != core.shared().reserved() {
@@ -273,7 +273,7 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
 
 /// Describes an engine's state, for a report of a failure.
 pub(crate) fn describe(engine: &Engine) -> String {
-    let core = &engine.state.core;
+    let core = engine.state.core();
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "engine {}: {:?}", core.engine(), core.shared().counters());
@@ -289,9 +289,9 @@ pub(crate) fn describe(engine: &Engine) -> String {
     for (id, session) in core.sessions().iter() {
         let _ = writeln!(text, "  session {id:?}: {session:?}");
     }
-    for session in 0..engine.state.paths.slots() {
-        let primary = engine.state.paths.of(session).and_then(|paths| paths.all().next());
-        let _ = writeln!(text, "  {primary:?} at {} ns", engine.state.now_ns);
+    for session in 0..engine.state.session_paths().slots() {
+        let primary = engine.state.session_paths().of(session).and_then(|paths| paths.all().next());
+        let _ = writeln!(text, "  {primary:?} at {} ns", engine.state.now_ns());
     }
     for (id, lane) in core.lanes().iter() {
         let _ = writeln!(text, "  lane {id:?}: {lane:?}");

@@ -52,7 +52,8 @@ fn garbled_chunks_arrive_as_they_were_sent_with_checksums() {
             arrived == 2 * MESSAGES
         });
         for host in pair {
-            corrupted += world.look(host).unwrap().state.core.shared().counters().corrupted_chunks;
+            corrupted +=
+                world.look(host).unwrap().state.core().shared().counters().corrupted_chunks;
         }
         pass(&mut world, 100 * MILLISECOND);
         pair.iter().for_each(|&host| check_at_rest(world.look(host).unwrap()).unwrap());

@@ -43,7 +43,7 @@ fn world(seed: u64) -> World {
     talk(&mut world, [0, 1], "the session begins");
     pass(&mut world, 100 * MILLISECOND);
     for host in 0..2 {
-        let paths = world.look(host).unwrap().state.paths.of(0).unwrap();
+        let paths = world.look(host).unwrap().state.session_paths().of(0).unwrap();
         assert_eq!(paths.all().filter(|path| path.is_active()).count(), 2, "host {host}");
         events(&mut world, host);
     }
@@ -55,7 +55,7 @@ fn world(seed: u64) -> World {
 fn events(world: &mut World, host: usize) -> (Vec<PeerFailure>, usize) {
     let mut reported = (Vec::new(), 0);
     let Some(engine) = world.engine(host) else { return reported };
-    while let Some(event) = engine.state.completions.events.first().pop_front() {
+    while let Some(event) = engine.state.completions_mut().events_mut().first().pop_front() {
         match event {
             Event::Disconnected { failure, .. } => reported.0.push(failure),
             Event::Connected { .. } => reported.1 += 1,
@@ -69,7 +69,7 @@ fn events(world: &mut World, host: usize) -> (Vec<PeerFailure>, usize) {
 fn assert_lives(world: &mut World, what: &str) {
     for host in 0..2 {
         assert_eq!(events(world, host), (Vec::new(), 0), "{what}: host {host}");
-        let control = world.look(host).unwrap().state.controls.get(0).unwrap();
+        let control = world.look(host).unwrap().state.control(0);
         assert!(control.has_lane(), "{what}: host {host} has no control lane");
     }
 }
@@ -257,7 +257,7 @@ fn a_session_without_a_lane_gives_way_to_another_one() {
         connect(&mut world, ends, other);
         run(&mut world, "another session", |world| {
             (0..2).all(|host| {
-                let core = &world.look(host).unwrap().state.core;
+                let core = world.look(host).unwrap().state.core();
                 core.sessions().iter().all(|(_, session)| session.is_connected())
             })
         });
@@ -315,7 +315,7 @@ fn local_peers(seed: u64) -> World {
     talk(&mut world, [0, 1], "the session begins");
     pass(&mut world, 100 * MILLISECOND);
     let has_ring = |world: &World, host| {
-        world.look(host).unwrap().state.paths.of(0).is_some_and(|paths| paths.has_ring())
+        world.look(host).unwrap().state.session_paths().of(0).is_some_and(|paths| paths.has_ring())
     };
     assert!([0, 1].iter().all(|&host| has_ring(&world, host)), "they share memory");
     (0..2).for_each(|host| drop(events(&mut world, host)));
@@ -335,7 +335,7 @@ fn engines_that_share_memory_outlive_their_only_nic() {
             pass(&mut world, SECOND);
             assert_eq!([0, 1].map(|host| events(&mut world, host)), [(); 2].map(|()| (vec![], 0)));
         }
-        assert!(world.look(0).unwrap().state.core.session(0).unwrap().is_outlived(), "{what}");
+        assert!(world.look(0).unwrap().state.core().session(0).unwrap().is_outlived(), "{what}");
         // The address is back.
         world.net.borrow_mut().set_rail_fault(seed as usize % 2, 0, None);
         pass(&mut world, 5 * SECOND);
@@ -350,7 +350,7 @@ fn process_end_visible_only_in_shared_memory_is_detected_within_the_peer_timeout
     for seed in 0..10 {
         let mut world = local_peers(seed);
         pass(&mut world, 3 * PEER_TIMEOUT_NS);
-        assert!(world.look(0).unwrap().state.core.session(0).unwrap().is_outlived());
+        assert!(world.look(0).unwrap().state.core().session(0).unwrap().is_outlived());
         drop(world.take(1));
         pass(&mut world, PEER_TIMEOUT_NS + SECOND);
         let (failures, _) = events(&mut world, 0);

@@ -154,7 +154,7 @@ impl Run {
 
     /// Why the session of a host's process with another process failed.
     fn failure_of(&self, host: usize, other: Process) -> Option<&PeerFailure> {
-        let core = &self.world.look(host)?.state.core;
+        let core = self.world.look(host)?.state.core();
         core.sessions().at(core.shared().peers().session_of(other)? as usize)?.failure.as_ref()
     }
 
@@ -176,7 +176,7 @@ impl Run {
     fn leave(&mut self, host: usize) {
         let process = self.residents[host].process;
         if let Some(engine) = self.world.look(host) {
-            let sessions = engine.state.core.sessions().iter();
+            let sessions = engine.state.core().sessions().iter();
             // What still waits is not before the goodbye.
             let by_datagrams = sessions.filter(|(_, session)| {
                 session.segments.has_datagrams() && session.waiting.is_empty()
@@ -187,8 +187,8 @@ impl Run {
         }
         self.taint_all(host);
         let Some(engine) = self.world.engine(host) else { return };
-        for session in 0..engine.state.core.sessions().slots() {
-            engine.state.core.leave(session as u32);
+        for session in 0..engine.state.core().sessions().slots() {
+            engine.state.core_mut().leave(session as u32);
         }
         let ends_ns = self.world.now_ns() + self.random.within(5_000_000);
         self.residents[host].leaves_ns = Some(ends_ns);

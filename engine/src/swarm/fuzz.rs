@@ -68,17 +68,16 @@ fn call(world: &mut World, script: &mut Script<'_>, posted: &mut [usize]) {
         }
         6 => {
             let state = &mut *world.engine(at).unwrap().state;
-            let live: Vec<Id> = state.core.operations().ids().take(256).collect();
+            let live: Vec<Id> = state.core().operations().ids().take(256).collect();
             if !live.is_empty() {
                 let id = live[script.below(live.len())];
                 // Which kind it is the user knows; the other call finds nothing to do.
-                let _ = state.core.cancel_receive(id, &mut state.completions)
-                    || state.core.cancel_send(id, &mut state.completions);
+                state.cancel(id);
             }
         }
         _ if at != to => {
             let state = &mut *world.engine(at).unwrap().state;
-            state.core.remove_peer(target, &mut state.completions);
+            state.with_core(|core, ended| core.remove_peer(target, ended));
         }
         _ => {}
     }
@@ -107,18 +106,18 @@ fn calls_and_events() {
         // All leave at once: nothing can be outstanding then.
         for host in 0..3 {
             let state = &mut *world.engine(host).unwrap().state;
-            state.core.close_endpoint(0, &mut state.completions);
-            for session in 0..state.core.sessions().slots() as u32 {
-                if !state.core.is_loopback(session) {
+            state.with_core(|core, ended| core.close_endpoint(0, ended));
+            for session in 0..state.core().sessions().slots() as u32 {
+                if !state.core().is_loopback(session) {
                     let failure = crate::types::PeerFailure::Lost("over".into());
-                    state.core.fail_session(session, failure, &mut state.completions);
+                    state.with_core(|core, ended| core.fail_session(session, failure, ended));
                 }
             }
         }
         pass(&mut world, 50_000_000);
         collect(&mut world, &mut ended);
         for host in 0..3 {
-            let core = &world.look(host).unwrap().state.core;
+            let core = world.look(host).unwrap().state.core();
             // A long message to itself that was not received does not end: there is no peer that
             // could fail.
             let ids = core.operations().ids();
@@ -140,7 +139,7 @@ fn collect(world: &mut World, ended: &mut [usize]) {
             }
         }
         let engine = world.engine(host).unwrap();
-        while let Some(event) = engine.state.completions.events.first().pop_front() {
+        while let Some(event) = engine.state.completions_mut().events_mut().first().pop_front() {
             if let Event::Disconnected { failure, .. } = event {
                 assert!(!failure.to_string().contains("protocol"), "{failure}");
             }
@@ -178,8 +177,8 @@ fn greetings() {
             left == 0
         });
         let state = &world.look(0).unwrap().state;
-        assert!(state.handshakes.pending() <= 100);
-        assert!(state.core.sessions().len() <= 6);
+        assert!(state.pending_handshakes() <= 100);
+        assert!(state.core().sessions().len() <= 6);
     });
 }
 

@@ -51,7 +51,7 @@ fn a_lane_that_others_want_too_is_kept_until_its_grants_have_come() {
             done == 6
         });
         for host in 0..4 {
-            let counters = world.look(host).unwrap().state.core.shared().counters();
+            let counters = world.look(host).unwrap().state.core().shared().counters();
             assert_eq!(counters.lane_failures, 0, "seed {seed}, host {host}");
         }
     }
@@ -64,17 +64,17 @@ fn a_lane_is_opened_once_for_a_peer_that_asks_once() {
     connect(&mut world, 0, 1);
     pass(&mut world, 10 * MILLISECOND);
     let engine = world.engine(1).unwrap();
-    engine.state.core.push_control(0, ControlFrame::lanes_wanted());
+    engine.state.core_mut().push_control(0, ControlFrame::lanes_wanted());
     pass(&mut world, 10 * MILLISECOND);
     let lanes_of = |world: &World| {
-        let core = &world.look(0).unwrap().state.core;
+        let core = world.look(0).unwrap().state.core();
         core.lanes().iter().map(|(lane, _)| lane).collect::<Vec<_>>()
     };
     let lanes = lanes_of(&world);
     assert_eq!(lanes.len(), 2);
     for lane in lanes {
         let close = Action::CloseLane { lane, is_failure: false };
-        world.engine(0).unwrap().state.core.act_next(close);
+        world.engine(0).unwrap().state.core_mut().act_next(close);
     }
     pass(&mut world, 1000 * MILLISECOND);
     assert_eq!(lanes_of(&world), []);
@@ -92,24 +92,24 @@ fn lanes_of_several_paths_that_carry_nothing_do_not_keep_each_other_alive() {
     connect(&mut world, 0, 1);
     pass(&mut world, 10 * MILLISECOND);
     let number = |world: &World| {
-        let sessions = world.look(0).unwrap().state.core.sessions();
+        let sessions = world.look(0).unwrap().state.core().sessions();
         sessions.iter().map(|(_, session)| session.lanes.next_number()).max().unwrap()
     };
-    world.engine(1).unwrap().state.core.push_control(0, ControlFrame::lanes_wanted());
+    world.engine(1).unwrap().state.core_mut().push_control(0, ControlFrame::lanes_wanted());
     pass(&mut world, 10 * MILLISECOND);
     let opened = number(&world);
-    let lanes = world.look(0).unwrap().state.core.lanes();
+    let lanes = world.look(0).unwrap().state.core().lanes();
     let (first, paths) = (lanes.iter().next().unwrap().0, lanes.iter().count());
     assert_eq!(paths, 2, "one for each path");
     let close = Action::CloseLane { lane: first, is_failure: false };
-    world.engine(0).unwrap().state.core.act_next(close);
+    world.engine(0).unwrap().state.core_mut().act_next(close);
     for _ in 0..200 {
         pass(&mut world, 10 * MILLISECOND);
         let now_ns = world.now_ns();
-        world.engine(0).unwrap().state.core.close_idle_lanes(now_ns);
+        world.engine(0).unwrap().state.core_mut().close_idle_lanes(now_ns);
     }
     assert_eq!(number(&world), opened, "none is opened again");
-    assert_eq!(world.look(0).unwrap().state.core.lanes().iter().count(), 0);
+    assert_eq!(world.look(0).unwrap().state.core().lanes().iter().count(), 0);
 }
 
 /// RR-LANE-6
@@ -152,18 +152,18 @@ fn a_peer_that_asks_while_it_has_lanes_gets_another_one_when_these_are_closed_fo
     let mut world = world(1, 2, &config);
     connect(&mut world, 0, 1);
     pass(&mut world, 10 * MILLISECOND);
-    world.engine(1).unwrap().state.core.push_control(0, ControlFrame::lanes_wanted());
+    world.engine(1).unwrap().state.core_mut().push_control(0, ControlFrame::lanes_wanted());
     pass(&mut world, 10 * MILLISECOND);
     let next_lane = |world: &World| {
-        let sessions = world.look(0).unwrap().state.core.sessions();
+        let sessions = world.look(0).unwrap().state.core().sessions();
         sessions.iter().map(|(_, session)| session.lanes.next_number()).max()
     };
     assert_eq!(next_lane(&world), Some(2));
-    world.engine(1).unwrap().state.core.push_control(0, ControlFrame::lanes_wanted());
+    world.engine(1).unwrap().state.core_mut().push_control(0, ControlFrame::lanes_wanted());
     pass(&mut world, 10 * MILLISECOND);
     assert_eq!(next_lane(&world), Some(2), "they look well here");
     let later_ns = world.now_ns() + config.retry.timeout_ns.max(config.bulk_idle_ns) + 1;
-    world.engine(0).unwrap().state.core.close_idle_lanes(later_ns);
+    world.engine(0).unwrap().state.core_mut().close_idle_lanes(later_ns);
     pass(&mut world, 1000 * MILLISECOND);
     assert_eq!(next_lane(&world), Some(4));
 }

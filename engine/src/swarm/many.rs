@@ -176,7 +176,7 @@ impl Run {
         let Ok(Some((claim, status))) = engine.state.claim(&request) else {
             return Err(format!("a peek found a message that cannot be claimed: {seen:?}"));
         };
-        if status != seen || !engine.state.core.discard_claimed(claim) {
+        if status != seen || !engine.state.core_mut().discard_claimed(claim) {
             return Err(format!("{status:?} was claimed where {seen:?} was found"));
         }
         self.oracle.discarded(at, from, &status)?;

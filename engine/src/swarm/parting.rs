@@ -36,7 +36,7 @@ impl Run {
         self.oracle.drop_from(to.0, process, now_ns);
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         let state = &mut *engine.state;
-        if !state.core.remove_peer(peer, &mut state.completions) {
+        if !state.with_core(|core, ended| core.remove_peer(peer, ended)) {
             return Err(format!("process {process} does not know {to:?} any more"));
         }
         self.collect(host)
@@ -58,7 +58,7 @@ impl Run {
         let process = self.residents[host].process;
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         let state = &mut *engine.state;
-        state.core.close_endpoint(endpoint, &mut state.completions);
+        state.with_core(|core, ended| core.close_endpoint(endpoint, ended));
         self.residents[host].closed.push(endpoint);
         self.oracle.close((process, endpoint));
         let pause_ns = self.random.within(20 * self.plan.think_ns) + 1;
@@ -76,7 +76,7 @@ impl Run {
         let now_ns = self.world.now_ns();
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         // What is on its way to a number for 65536 openings is seldom; here it is the rule.
-        let is_open = engine.state.core.shared_mut().endpoints_mut().open_at(endpoint);
+        let is_open = engine.state.core_mut().shared_mut().endpoints_mut().open_at(endpoint);
         self.oracle.reopen((process, endpoint), now_ns);
         if is_open { Ok(()) } else { Err(format!("process {process} still has {endpoint} open")) }
     }

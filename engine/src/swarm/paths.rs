@@ -24,7 +24,7 @@ pub(super) fn world(seed: u64, config: &Config) -> World {
 }
 
 fn counters(world: &World, host: usize) -> DatagramCounters {
-    world.look(host).unwrap().state.paths.counters()
+    world.look(host).unwrap().state.session_paths().counters()
 }
 
 /// One message there and one back; how long that took.
@@ -46,13 +46,13 @@ fn exchange(world: &mut World, what: &str) -> u64 {
 
 /// Whether the TCP lane of the first host goes by one of its paths.
 fn has_stream_on_path(world: &World) -> bool {
-    world.look(0).unwrap().state.paths.of(0).unwrap().stream_at() != NO_PATH
+    world.look(0).unwrap().state.session_paths().of(0).unwrap().stream_at() != NO_PATH
 }
 
 /// Health of the paths of both hosts.
 fn are_good(world: &World) -> [bool; 2] {
     [0, 1].map(|host| {
-        let paths = world.look(host).unwrap().state.paths.of(0);
+        let paths = world.look(host).unwrap().state.session_paths().of(0);
         paths.is_some_and(Paths::are_open)
     })
 }
@@ -249,7 +249,7 @@ fn a_round_trip_is_not_the_time_that_the_user_computes() {
         world.net.borrow_mut().pause(0, 20 * MILLISECOND);
         pass(&mut world, 20 * MILLISECOND);
     }
-    let path = world.look(0).unwrap().state.paths.of(0).unwrap().all().next().unwrap();
+    let path = world.look(0).unwrap().state.session_paths().of(0).unwrap().all().next().unwrap();
     let round_trip_ns = path.packets().round_trip_ns();
     assert!(round_trip_ns < MILLISECOND, "{round_trip_ns} ns");
 }
@@ -277,8 +277,7 @@ fn a_session_leaves_tcp_as_soon_as_its_path_is_good() {
     for tag in 0..count {
         send(&mut world, 0, target, tag, 200, CompletionLevel::Inject);
     }
-    let is_clear =
-        |world: &World| world.look(0).unwrap().state.controls.get(0).unwrap().unsent().is_empty();
+    let is_clear = |world: &World| world.look(0).unwrap().state.control(0).unsent().is_empty();
     run(&mut world, "the path is good", |world| are_good(world)[0]);
     assert!(!is_clear(&world), "TCP has begun");
     run(&mut world, "TCP has ended", |world| is_clear(world));
@@ -287,7 +286,7 @@ fn a_session_leaves_tcp_as_soon_as_its_path_is_good() {
         world.step(end_ns);
         assert!(is_clear(&world), "TCP goes on");
     }
-    let core = &world.look(0).unwrap().state.core;
+    let core = world.look(0).unwrap().state.core();
     let waiting = core.session(0).unwrap().segments.waiting_bytes(core.shared().pool());
     assert!(waiting > 0, "there would have been something to send");
 }
@@ -302,15 +301,15 @@ fn goodbyes_by_datagrams_are_answered() {
         world.net.borrow_mut().datagram_impairments.loss_ppm = loss_ppm;
         let target = peer(&mut world, 0, 1);
         let engine = world.engine(0).unwrap();
-        engine.state.core.remove_peer(target, &mut engine.state.completions);
+        engine.state.with_core(|core, ended| core.remove_peer(target, ended));
         run(&mut world, "both know", |world| {
             [0, 1].iter().all(|&host| {
-                let core = &world.look(host).unwrap().state.core;
+                let core = world.look(host).unwrap().state.core();
                 core.sessions().iter().all(|(_, session)| !session.is_connected())
             })
         });
         for (host, expected) in [(0, PeerFailure::Removed), (1, PeerFailure::Left)] {
-            let core = &world.look(host).unwrap().state.core;
+            let core = world.look(host).unwrap().state.core();
             let failures: Vec<_> =
                 core.sessions().iter().map(|(_, session)| session.failure.clone()).collect();
             assert_eq!(failures, [Some(expected)], "seed {seed}, host {host}");
@@ -327,10 +326,10 @@ fn a_peer_that_is_inserted_again_while_its_session_ends_is_sent_to_by_the_next_o
         warm_up(&mut world);
         world.net.borrow_mut().datagram_impairments.loss_ppm = loss_ppm;
         let target = peer(&mut world, 0, 1);
-        let epoch = |world: &World| world.look(0).unwrap().state.core.session(0).unwrap().epoch;
+        let epoch = |world: &World| world.look(0).unwrap().state.core().session(0).unwrap().epoch;
         let before = epoch(&world);
         let engine = world.engine(0).unwrap();
-        engine.state.core.remove_peer(target, &mut engine.state.completions);
+        engine.state.with_core(|core, ended| core.remove_peer(target, ended));
         engine.progress().unwrap();
         let target = peer(&mut world, 0, 1);
         // A side that does not send waits for the connection.
@@ -407,7 +406,7 @@ fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
         let start_ns = world.now_ns();
         connect(&mut world, 0, 1);
         run(&mut world, "it is connected", |world| {
-            let core = &world.look(0).unwrap().state.core;
+            let core = world.look(0).unwrap().state.core();
             core.sessions().iter().any(|(_, session)| session.is_connected())
         });
         assert!(!has_stream_on_path(&world), "{fault:?}");
@@ -435,7 +434,7 @@ fn a_backup_carries_bulk_data_of_a_session_that_began_by_it() {
         for host in 0..2 {
             world.add_host_with(&[link; 2]);
             world.start(host, host as u64 + 1, config(), loop_config()).unwrap();
-            let core = &mut world.engine(host).unwrap().state.core;
+            let core = world.engine(host).unwrap().state.core_mut();
             let mut rails = core.shared().rails().to_vec();
             rails[1].role = ROLE_BACKUP;
             core.shared_mut().set_rails(rails);
@@ -507,14 +506,14 @@ fn a_path_that_fails_from_the_start_is_reported() {
         talk(&mut world, [0, 1], "by the first rail");
         pass(&mut world, 1500 * MILLISECOND);
         let causes = [0, 1].map(|host| {
-            let events = world.engine(host).unwrap().state.completions.events.first();
+            let events = world.engine(host).unwrap().state.completions_mut().events_mut().first();
             events.iter().find_map(|event| match event {
                 Event::PathChanged { state: PathState::Down, cause, .. } => Some(*cause),
                 _ => None,
             })
         });
         let is_initiator = [0, 1].map(|host| {
-            let core = &world.look(host).unwrap().state.core;
+            let core = world.look(host).unwrap().state.core();
             core.sessions().iter().any(|(_, session)| session.connection.is_initiator())
         });
         let expected = [0, 1].map(|host| match (is_initiator[host], [outward, inward][1 - host]) {
@@ -525,7 +524,7 @@ fn a_path_that_fails_from_the_start_is_reported() {
         assert_eq!(causes, expected, "{fault:?} {is_initiator:?}");
         world.net.borrow_mut().set_rail_fault(0, 1, None);
         pass(&mut world, 200 * MILLISECOND);
-        let paths = world.look(0).unwrap().state.paths.of(0).unwrap();
+        let paths = world.look(0).unwrap().state.session_paths().of(0).unwrap();
         assert!(paths.all().all(|path| path.is_active()), "it is used when it answers");
     }
 }

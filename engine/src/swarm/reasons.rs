@@ -70,7 +70,7 @@ fn a_proof_that_is_late_ends_the_session_of_who_sent_it() {
     });
     world.net.borrow_mut().set_rail_fault(0, 0, Some(STORM));
     run(&mut world, "the proof is sent", |world| {
-        let mut sessions = world.look(0).unwrap().state.core.sessions().iter();
+        let mut sessions = world.look(0).unwrap().state.core().sessions().iter();
         sessions.any(|(_, session)| session.is_connected())
     });
     assert!(!send(&mut world, 0, target, 7, 100, CompletionLevel::Inject), "it is over");
@@ -79,7 +79,9 @@ fn a_proof_that_is_late_ends_the_session_of_who_sent_it() {
     assert!(world.net.borrow_mut().take_given_up().is_empty());
     let mut events = Vec::new();
     run(&mut world, "the session ends", |world| {
-        events.extend(world.engine(0).unwrap().state.completions.events.first().drain(..));
+        events.extend(
+            world.engine(0).unwrap().state.completions_mut().events_mut().first().drain(..),
+        );
         events.iter().any(|event| matches!(event, Event::Disconnected { .. }))
     });
     let Some(Event::Disconnected { failure: PeerFailure::Lost(cause), .. }) = events.last() else {

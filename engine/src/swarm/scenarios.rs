@@ -14,7 +14,7 @@ use crate::driver::traits::SendMode;
 use crate::memory::Buffer;
 use crate::progress::completions::CompletionRoute;
 use crate::progress::engine::LoopConfig;
-use crate::progress::post::{Memory, Posted};
+use crate::progress::post::{Memory, PostResult};
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::control_lane::SilentTimeout;
@@ -121,7 +121,7 @@ pub(super) fn world(seed: u64, hosts: usize, config: &Config) -> World {
 /// Returns the handle of endpoint 0 of the engine of `of` at the engine of `at`.
 pub(super) fn peer(world: &mut World, at: usize, of: usize) -> Id {
     let address = world.engine(of).unwrap().state.address(0);
-    let core = &mut world.engine(at).unwrap().state.core;
+    let core = world.engine(at).unwrap().state.core_mut();
     core.insert_peer(address.engine(), address.to_locators(), 0).unwrap()
 }
 
@@ -154,7 +154,7 @@ pub(super) fn send(
     let shape = buffer.shape_for_send().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
     let posted = world.engine(at).unwrap().post_send(&request, memory, route(tag), false);
-    matches!(posted, Ok(Posted::Pending(_)))
+    matches!(posted, Ok(PostResult::Pending(_)))
 }
 
 /// Whether it is outstanding now.
@@ -228,14 +228,14 @@ pub(super) fn talk(world: &mut World, pair: [usize; 2], what: &str) {
     });
     pass(world, 100 * MILLISECOND);
     pair.iter()
-        .for_each(|&host| assert_eq!(world.look(host).unwrap().state.core.operations().len(), 0));
+        .for_each(|&host| assert_eq!(world.look(host).unwrap().state.core().operations().len(), 0));
 }
 
 /// Each connection is reported once and each end once, in turn.
 fn assert_events_alternate(world: &mut World, host: usize) {
     let mut up = std::collections::BTreeSet::new();
     let engine = world.engine(host).unwrap();
-    while let Some(event) = engine.state.completions.events.first().pop_front() {
+    while let Some(event) = engine.state.completions_mut().events_mut().first().pop_front() {
         match event {
             Event::Connected { address } => {
                 assert!(up.insert(address.engine()), "connected twice: {address}");
@@ -277,7 +277,7 @@ fn crossing_connects_make_one_session() {
         world.net.borrow_mut().impairments.refused_one_in = [0, 4][seed as usize % 2];
         talk(&mut world, [0, 1], "crossing connects");
         for host in 0..2 {
-            let core = &world.look(host).unwrap().state.core;
+            let core = world.look(host).unwrap().state.core();
             assert_eq!(core.sessions().len(), 1, "seed {seed}");
             assert_eq!(core.next_deadline_ns(), None, "seed {seed}");
             assert_events_alternate(&mut world, host);
@@ -297,12 +297,12 @@ fn connects_cross_whose_peer_was_unknown_when_its_hello_came() {
         run(&mut world, "the hello is answered", |world| {
             world.net.borrow().connections[0].answered_ns.is_some()
         });
-        assert_eq!(world.look(1).unwrap().state.core.sessions().len(), 0);
+        assert_eq!(world.look(1).unwrap().state.core().sessions().len(), 0);
         world.net.borrow_mut().pause(0, 10 * MILLISECOND);
         connect(&mut world, 1, 0);
         pass(&mut world, 100 * MILLISECOND);
         for host in 0..2 {
-            let events = world.engine(host).unwrap().state.completions.events.first();
+            let events = world.engine(host).unwrap().state.completions_mut().events_mut().first();
             let events: Vec<Event> = events.drain(..).collect();
             let [Event::Connected { .. }] = events[..] else { panic!("seed {seed}: {events:?}") };
         }
@@ -334,7 +334,7 @@ fn a_replayed_hello_prevents_no_connection() {
         connect(&mut world, 0, 1);
         run(&mut world, &format!("seed {seed}: a session"), |world| {
             (0..2).all(|host| {
-                let core = &world.look(host).unwrap().state.core;
+                let core = world.look(host).unwrap().state.core();
                 core.sessions().iter().all(|(_, session)| session.is_connected())
             })
         });
@@ -535,7 +535,7 @@ fn completed_sends_that_a_past_session_may_have_lost_are_reported_once() {
             assert_eq!(drain(&mut world, 0).len(), usize::from(case == 1), "{what}");
             connect(&mut world, 1, 0);
             run(&mut world, &what, |world| {
-                let core = &world.look(0).unwrap().state.core;
+                let core = world.look(0).unwrap().state.core();
                 core.session(0).unwrap().is_connected()
             });
             let result = call(&mut world, first, target);
@@ -629,7 +629,7 @@ fn a_new_connection_outlives_the_end_of_the_old_one() {
         connect(&mut world, 1 - back, back);
         run(&mut world, "they meet again", |world| {
             (0..2).all(|host| {
-                let mut sessions = world.look(host).unwrap().state.core.sessions().iter();
+                let mut sessions = world.look(host).unwrap().state.core().sessions().iter();
                 sessions.all(|(_, session)| session.is_connected())
             })
         });
@@ -643,12 +643,12 @@ fn a_session_ends_once_and_for_its_first_cause() {
     let mut world = world(1, 2, &config());
     talk(&mut world, [0, 1], "before");
     let engine = world.engine(0).unwrap();
-    engine.state.completions.events.first().clear();
+    engine.state.completions_mut().events_mut().first().clear();
     engine.state.lose(0, "first");
     engine.state.lose(0, "second");
     pass(&mut world, 10 * MILLISECOND);
     let events: Vec<_> =
-        world.engine(0).unwrap().state.completions.events.first().drain(..).collect();
+        world.engine(0).unwrap().state.completions_mut().events_mut().first().drain(..).collect();
     let [Event::Disconnected { failure, .. }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(*failure, PeerFailure::Lost("first".into()));
 }
@@ -660,15 +660,15 @@ fn a_lane_is_closed_once() {
     talk(&mut world, [0, 1], "before");
     for host in 0..2 {
         let lane_of = |world: &World| {
-            let core = &world.look(host).unwrap().state.core;
+            let core = world.look(host).unwrap().state.core();
             core.lanes().iter().next().map(|(lane, _)| lane)
         };
         let first = lane_of(&world).unwrap();
         let close = crate::proto::core::Action::CloseLane { lane: first, is_failure: false };
-        world.engine(host).unwrap().state.core.act_next(close.clone());
+        world.engine(host).unwrap().state.core_mut().act_next(close.clone());
         talk(&mut world, [0, 1], "with another lane");
         assert_ne!(lane_of(&world), Some(first), "the slot has a successor");
-        world.engine(host).unwrap().state.core.act_next(close);
+        world.engine(host).unwrap().state.core_mut().act_next(close);
         talk(&mut world, [0, 1], "after a late request");
     }
 }
@@ -683,23 +683,23 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
         talk(&mut world, [0, 1], "before");
         let forgetter = seed as usize % 2;
         let other = world.engine(1 - forgetter).unwrap();
-        let second = other.state.core.shared_mut().endpoints_mut().open().unwrap();
+        let second = other.state.core_mut().shared_mut().endpoints_mut().open().unwrap();
         let address = other.state.address(second);
         // Keeps the session.
-        let core = &mut world.engine(forgetter).unwrap().state.core;
+        let core = world.engine(forgetter).unwrap().state.core_mut();
         core.insert_peer(address.engine(), address.to_locators(), second).unwrap();
         let (target, source) = (peer(&mut world, 0, 1), peer(&mut world, 1, 0));
         assert!(receive(&mut world, 1, source, 7, 400_000));
         assert!(send(&mut world, 0, target, 7, 400_000, CompletionLevel::Match));
         // Nothing was sent to a receiver that forgets the sender before its first frame has come.
         run(&mut world, "the receiver pulls", |world| {
-            let mut operations = world.look(1).unwrap().state.core.operations().iter();
+            let mut operations = world.look(1).unwrap().state.core().operations().iter();
             operations.any(|(_, operation)| matches!(operation.state, OperationState::Pulling(_)))
         });
         pass(&mut world, random.within(MILLISECOND));
         let forgotten = [target, source][forgetter];
         let state = &mut *world.engine(forgetter).unwrap().state;
-        state.core.remove_peer(forgotten, &mut state.completions);
+        state.with_core(|core, ended| core.remove_peer(forgotten, ended));
         let mut ended = [Vec::new(), Vec::new()];
         run(&mut world, "both ends", |world| {
             (0..2).for_each(|host| ended[host].extend(drain(world, host)));
@@ -714,9 +714,9 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
             );
             assert!(is_given_up, "seed {seed}: {:?}", completions[0].result);
         }
-        let before = world.look(0).unwrap().state.core.sessions().iter().next().unwrap().1.epoch;
+        let before = world.look(0).unwrap().state.core().sessions().iter().next().unwrap().1.epoch;
         talk(&mut world, [0, 1], "after");
-        let after = world.look(0).unwrap().state.core.sessions().iter().next().unwrap().1.epoch;
+        let after = world.look(0).unwrap().state.core().sessions().iter().next().unwrap().1.epoch;
         assert_eq!(before, after, "the session went on");
         (0..2).for_each(|host| check_at_rest(world.look(host).unwrap()).unwrap());
     }
@@ -728,24 +728,24 @@ fn a_send_that_ended_with_its_peer_waits_for_no_answer() {
     let mut world = world(1, 2, &config());
     talk(&mut world, [0, 1], "before");
     let other = world.engine(1).unwrap();
-    let second = other.state.core.shared_mut().endpoints_mut().open().unwrap();
+    let second = other.state.core_mut().shared_mut().endpoints_mut().open().unwrap();
     let address = other.state.address(second);
-    let core = &mut world.engine(0).unwrap().state.core;
+    let core = world.engine(0).unwrap().state.core_mut();
     core.insert_peer(address.engine(), address.to_locators(), second).unwrap();
     world.net.borrow_mut().power_off(1);
     drop(world.take(1));
     let locator = world.net.borrow().locator(1);
-    let core = &mut world.engine(0).unwrap().state.core;
+    let core = world.engine(0).unwrap().state.core_mut();
     let target = core.insert_peer(address.engine(), locator, 0).unwrap();
     assert!(send(&mut world, 0, target, 1, 10, CompletionLevel::Delivery));
     pass(&mut world, 10 * MILLISECOND);
     let state = &mut *world.engine(0).unwrap().state;
-    state.core.remove_peer(target, &mut state.completions);
+    state.with_core(|core, ended| core.remove_peer(target, ended));
     assert_eq!(drain(&mut world, 0).len(), 1);
-    let mut sessions = world.look(0).unwrap().state.core.sessions().iter();
+    let mut sessions = world.look(0).unwrap().state.core().sessions().iter();
     assert!(sessions.any(|(_, session)| session.is_connected()));
     // Its segment is kept until the session ends.
-    let core = &world.look(0).unwrap().state.core;
+    let core = world.look(0).unwrap().state.core();
     assert_eq!(core.operations().len(), 0);
 }
 
@@ -761,10 +761,10 @@ fn a_peer_given_up_while_it_is_connected_to_keeps_no_window() {
         pass(&mut world, MILLISECOND / 2);
         let target = peer(&mut world, 0, 1);
         let engine = world.engine(0).unwrap();
-        engine.state.core.remove_peer(target, &mut engine.state.completions);
+        engine.state.with_core(|core, ended| core.remove_peer(target, ended));
         pass(&mut world, 3000 * MILLISECOND);
         for host in 0..2 {
-            let offers = world.look(host).unwrap().state.core.shared().offers().open();
+            let offers = world.look(host).unwrap().state.core().shared().offers().open();
             assert_eq!(offers, 0, "host {host}, {after_ns} ns");
         }
     }

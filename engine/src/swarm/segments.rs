@@ -67,7 +67,7 @@ fn exchange(world: &mut World, ways: &[[usize; 2]], what: &str) -> u64 {
     });
     for host in 0..2 {
         while let Some(event) =
-            world.engine(host).unwrap().state.completions.events.first().pop_front()
+            world.engine(host).unwrap().state.completions_mut().events_mut().first().pop_front()
         {
             assert!(!matches!(event, Event::Disconnected { .. }), "{what}: {event:?}");
         }

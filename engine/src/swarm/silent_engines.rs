@@ -56,7 +56,7 @@ fn world_of(
 fn failures(world: &mut World, host: usize) -> Vec<PeerFailure> {
     let engine = world.engine(host).unwrap();
     let mut reported = Vec::new();
-    while let Some(event) = engine.state.completions.events.first().pop_front() {
+    while let Some(event) = engine.state.completions_mut().events_mut().first().pop_front() {
         if let Event::Disconnected { failure, .. } = event {
             reported.push(failure);
         }
@@ -248,7 +248,7 @@ fn an_engine_without_a_thread_that_answers_for_it_may_compute_for_longer_than_th
             let timeout = SilentTimeout { limit, is_chosen };
             let mut world = world_of(seed, timeout, true, |world| {
                 let engine = world.engine(manual).unwrap();
-                engine.state.core.shared_mut().set_answers(false);
+                engine.state.core_mut().shared_mut().set_answers(false);
             });
             pass(&mut world, 100 * SECOND);
             world.net.borrow_mut().pause(manual, 300 * SECOND);

@@ -103,7 +103,7 @@ fn exchange(
     world.end_attack();
     let counts = world.net.borrow().datagram_counts();
     let dropped = |host| {
-        let dropped = world.look(host).unwrap().state.paths.dropped();
+        let dropped = world.look(host).unwrap().state.session_paths().dropped();
         dropped.malformed + dropped.unknown + dropped.forged + dropped.repeated
     };
     (counts, dropped(0) + dropped(1))

@@ -51,7 +51,7 @@ fn world(seed: u64, capacity: usize) -> World {
 }
 
 fn segments_by_datagram(world: &World, host: usize) -> u64 {
-    world.look(host).unwrap().state.paths.counters().segments
+    world.look(host).unwrap().state.session_paths().counters().segments
 }
 
 /// Nothing else is sent that could say it.
@@ -94,11 +94,11 @@ fn a_peer_that_is_left_acknowledges_long_messages() {
             count += u64::from(!send(&mut world, 0, target, tag, 30_000, CompletionLevel::Inject));
         }
         let state = &mut world.engine(0).unwrap().state;
-        assert!(state.core.remove_peer(target, &mut state.completions));
+        assert!(state.with_core(|core, ended| core.remove_peer(target, ended)));
         let (mut came, mut failure) = (0, None);
         run(&mut world, "the session ends", |world| {
             came += drain(world, 1).iter().filter(|done| done.result.is_ok()).count() as u64;
-            let events = world.engine(0).unwrap().state.completions.events.first();
+            let events = world.engine(0).unwrap().state.completions_mut().events_mut().first();
             while let Some(event) = events.pop_front() {
                 if let crate::types::Event::Disconnected { failure: cause, .. } = event {
                     failure = Some(cause);
@@ -141,7 +141,7 @@ fn long_messages_arrive_while_datagrams_come_and_go() {
         });
         pass(&mut world, 1000 * MILLISECOND);
         drain(&mut world, 0).iter().for_each(|done| assert!(done.result.is_ok(), "{done:?}"));
-        assert_eq!(world.look(0).unwrap().state.core.operations().len(), 0);
+        assert_eq!(world.look(0).unwrap().state.core().operations().len(), 0);
         talk(&mut world, [0, 1], "going on");
     }
 }

@@ -8,7 +8,8 @@ use super::span::Span;
 use crate::memory::Buffer;
 use crate::progress::completions::{PostedTo, class_of};
 use crate::progress::outside::{OutsideQueue, Ticket};
-use crate::progress::post::{Memory, Posted};
+use crate::progress::post::{Memory, PostResult};
+use crate::progress::posting::PostTarget;
 use crate::progress::shared_engine::SharedEngine;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
@@ -29,7 +30,7 @@ pub(super) enum Call {
     Post {
         index: usize,
         post: Post,
-        to: Option<PostedTo<u32>>,
+        to: Option<PostedTo>,
     },
     /// Cancels what it has posted, counted from the latest.
     Cancel(usize),
@@ -164,15 +165,15 @@ fn wait(
     }
 }
 
-fn make(engine: &SharedEngine, post: Post, to: Option<PostedTo<u32>>) -> Outcome {
+fn make(engine: &SharedEngine, post: Post, to: Option<PostedTo>) -> Outcome {
     let made = match (post, to) {
         (Post::Send { request, memory, more }, Some(to)) => {
             engine.post_send(&request, memory, to, more).map(Outcome::Named)
         }
         (Post::Send { request, memory, more }, None) => {
             engine.start_send(&request, memory, more).map(|posted| match posted {
-                Posted::Pending(ticket) => Outcome::Ticket(ticket),
-                Posted::Sent(_, buffer) => Outcome::Sent(buffer),
+                PostResult::Pending(ticket) => Outcome::Ticket(ticket),
+                PostResult::Sent(_, buffer) => Outcome::Sent(buffer),
             })
         }
         (Post::Receive { request, memory }, Some(to)) => {

@@ -211,7 +211,7 @@ impl Run {
         let Some(engine) = self.world.engine(host) else { return };
         let queues = &mut self.residents[host].team.queues;
         while queues.len() < QUEUES {
-            queues.push(engine.state.completions.open_outside_queue(1 << 16));
+            queues.push(engine.state.completions_mut().open_outside_queue(1 << 16));
         }
     }
 
@@ -240,13 +240,13 @@ impl Run {
         let process = self.residents[host].process;
         let planned = self.oracle.outstanding(process, OperationKind::Send);
         self.world.look(host).is_some_and(|engine| {
-            let core = &engine.state.core;
+            let core = engine.state.core();
             core.operations().len().max(planned) + 2 < core.config().operations_max
         })
     }
 
     /// Where the end of a post goes: to a queue, or to a ticket.
-    fn random_end(&mut self, host: usize, name: u64) -> Option<PostedTo<u32>> {
+    fn random_end(&mut self, host: usize, name: u64) -> Option<PostedTo> {
         let queues = &self.residents[host].team.queues;
         let queue = match self.random.below(6) {
             0 => return None,
@@ -276,7 +276,7 @@ impl Run {
         let tag = if has_names(number) { (index as u64) << SERIAL_SHIFT | class } else { class };
         let peer = self.name_of(host, to)?;
         let posted_ns = self.world.now_ns();
-        let config = self.world.look(host)?.state.core.config();
+        let config = self.world.look(host)?.state.core().config();
         let (hint, data) = (hint_of(&self.plan, index), data_of(&self.plan, index));
         let is_long = length as u64 > hint.eager_limit(config.eager_limit.into());
         let injects = injects && length <= config.inject_limit as usize;

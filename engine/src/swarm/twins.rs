@@ -53,12 +53,12 @@ fn failure_of(completion: Completion) -> PeerFailure {
 }
 
 fn sessions_connected(world: &World, host: usize) -> usize {
-    let sessions = world.look(host).unwrap().state.core.sessions();
+    let sessions = world.look(host).unwrap().state.core().sessions();
     sessions.iter().filter(|(_, session)| session.is_connected()).count()
 }
 
 fn refusals(world: &mut World, host: usize) -> Vec<String> {
-    let events = world.engine(host).unwrap().state.completions.events.first();
+    let events = world.engine(host).unwrap().state.completions_mut().events_mut().first();
     let refused = events.drain(..).filter_map(|event| match event {
         Event::Refused { cause, .. } => Some(cause),
         _ => None,
@@ -140,7 +140,7 @@ fn late_hello(by_ns: u64) -> (bool, Vec<String>) {
     let mut world = steady_world(2, &Config { retry: ONCE, ..config() }, loops);
     connect(&mut world, 0, 1);
     run(&mut world, "it is accepted", |world| {
-        world.look(1).unwrap().state.handshakes.pending() == 1
+        world.look(1).unwrap().state.pending_handshakes() == 1
     });
     assert!(world.net.borrow_mut().stall_one(false, by_ns));
     pass(&mut world, by_ns + 2 * LOOK_NS);
@@ -182,7 +182,7 @@ fn liar(envelopes: u32, bytes: u32) -> Option<PeerFailure> {
     let mut world = steady_world(2, &config(), loop_config());
     talk(&mut world, [0, 1], "before");
     let target = peer(&mut world, 0, 1);
-    let core = &mut world.engine(0).unwrap().state.core;
+    let core = world.engine(0).unwrap().state.core_mut();
     let slot = core.route(target).unwrap();
     let session = core.session_mut(slot).unwrap();
     // All of its credit, and what it gives itself.
@@ -197,9 +197,9 @@ fn liar(envelopes: u32, bytes: u32) -> Option<PeerFailure> {
         let length = total.saturating_sub(index * limit).min(limit) as usize;
         send(&mut world, 0, target, 100 + u64::from(index), length, CompletionLevel::Inject);
     }
-    world.engine(1).unwrap().state.completions.events.first().clear();
+    world.engine(1).unwrap().state.completions_mut().events_mut().first().clear();
     pass(&mut world, 10 * MILLISECOND);
-    let events = world.engine(1).unwrap().state.completions.events.first();
+    let events = world.engine(1).unwrap().state.completions_mut().events_mut().first();
     events.drain(..).find_map(|event| match event {
         Event::Disconnected { failure, .. } => Some(failure),
         _ => None,
@@ -224,7 +224,7 @@ fn messages_without_receives_fill_the_window_and_then_the_queue() {
     let mut world = steady_world(2, &config, loop_config());
     talk(&mut world, [0, 1], "before");
     let target = peer(&mut world, 0, 1);
-    let count = |world: &World| world.look(0).unwrap().state.core.operations().len();
+    let count = |world: &World| world.look(0).unwrap().state.core().operations().len();
     // The window grows while they come.
     let mut sent = 0;
     while count(&world) == 0 {
@@ -232,7 +232,7 @@ fn messages_without_receives_fill_the_window_and_then_the_queue() {
         pass(&mut world, 10 * MILLISECOND);
         sent += 1;
     }
-    let held = world.look(1).unwrap().state.core.shared().counters().unexpected_messages;
+    let held = world.look(1).unwrap().state.core().shared().counters().unexpected_messages;
     assert_eq!(held, sent - 1, "one waits");
     assert!((u64::from(ENVELOPES_MIN) + 1..=bound).contains(&held), "{held}");
     for tag in 1..5 {
@@ -262,7 +262,7 @@ fn messages_without_receives_stay_within_the_bound_of_all_peers() {
         }
     }
     pass(&mut world, 10 * MILLISECOND);
-    let core = &world.look(0).unwrap().state.core;
+    let core = world.look(0).unwrap().state.core();
     let of = |session: &Session| *session.segments.receive_credits().both()[1];
     let windows = core.sessions().iter().map(|(_, it)| u64::from(of(it).window()));
     let windows: u64 = windows.sum();
@@ -308,10 +308,10 @@ fn so_many_peers_have_sessions_and_no_more() {
     });
     assert_eq!(failure_of(ended.remove(0)), PeerFailure::Full { attempts: 1 });
     let other = world.look(4).unwrap().state.address(0);
-    let core = &mut world.engine(5).unwrap().state.core;
+    let core = world.engine(5).unwrap().state.core_mut();
     assert_eq!(core.insert_peer(other.engine(), other.to_locators(), 0), None);
     let known = world.look(0).unwrap().state.address(0);
-    let core = &mut world.engine(5).unwrap().state.core;
+    let core = world.engine(5).unwrap().state.core_mut();
     assert!(core.insert_peer(known.engine(), known.to_locators(), 0).is_some());
 }
 
@@ -327,7 +327,7 @@ fn joins(lanes: u32) -> (usize, usize) {
     connect(&mut world, 0, 1);
     pass(&mut world, LOOK_NS);
     talk(&mut world, [0, 1], "over lanes");
-    let count = |host| world.look(host).unwrap().state.core.lanes().len();
+    let count = |host| world.look(host).unwrap().state.core().lanes().len();
     (count(0), count(1))
 }
 
@@ -354,7 +354,7 @@ fn a_session_beyond_the_bound_of_lanes_waits_for_one_that_goes() {
         }
         let (mut most, mut ended) = (0, 0);
         run(&mut world, "all have their turn", |world| {
-            most = most.max(world.look(0).unwrap().state.core.lanes().len());
+            most = most.max(world.look(0).unwrap().state.core().lanes().len());
             ended += drain(world, 0).len();
             ended == 3
         });
@@ -368,7 +368,7 @@ fn a_lane_that_is_idle_for_long_goes() {
     let mut world = steady_world(2, &Config { bulk_idle_ns: idle_ns, ..config() }, loop_config());
     talk(&mut world, [0, 1], "over lanes");
     let start_ns = world.now_ns();
-    let count = |world: &World| world.look(0).unwrap().state.core.lanes().len();
+    let count = |world: &World| world.look(0).unwrap().state.core().lanes().len();
     // The last chunk was some time before.
     pass(&mut world, idle_ns - 2 * LOOK_NS);
     assert_eq!(count(&world), 2, "after {} ns", world.now_ns() - start_ns);
@@ -425,7 +425,7 @@ fn a_peer_that_vanishes_right_after_the_handshake_is_found_dead() {
     world.engine(0).unwrap().start_connect(Peer(target)).unwrap();
     assert!(receive(&mut world, 0, target, 1, 100));
     run(&mut world, "a session", |world| {
-        let core = &world.look(0).unwrap().state.core;
+        let core = world.look(0).unwrap().state.core();
         core.sessions().iter().any(|(_, session)| session.is_connected())
     });
     world.net.borrow_mut().mute();

@@ -40,7 +40,7 @@ fn cut_datagrams(world: &mut World) {
 
 /// Bytes of an incomplete segment that host 0 has received.
 fn partial_bytes(world: &World) -> usize {
-    world.look(0).unwrap().state.controls.get(0).unwrap().partial().len()
+    world.look(0).unwrap().state.control(0).partial().len()
 }
 
 /// Host 1 sends a message to host 0, of which only the beginning has come.
@@ -52,7 +52,7 @@ fn begin_message(world: &mut World) {
 }
 
 fn is_connected(world: &World, host: usize) -> bool {
-    let mut sessions = world.look(host).unwrap().state.core.sessions().iter();
+    let mut sessions = world.look(host).unwrap().state.core().sessions().iter();
     sessions.any(|(_, session)| Session::is_connected(session))
 }
 
@@ -129,7 +129,7 @@ fn a_segment_that_is_longer_than_was_sent_ends_the_session() {
         }
         // The longest segment there is begins, and none that follows is its end.
         let length = (SEGMENT_BYTES_MAX as u32).to_le_bytes();
-        world.engine(0).unwrap().state.controls.of(0).extend_partial(&length);
+        world.engine(0).unwrap().state.control_mut(0).extend_partial(&length);
         let start_ns = world.now_ns();
         run(&mut world, "both know", |world| !is_connected(world, 0) && !is_connected(world, 1));
         let took_ns = world.now_ns() - start_ns;

@@ -24,7 +24,7 @@ fn world(seed: u64, config: &Config) -> World {
 }
 
 fn is_connected(world: &World, host: usize) -> bool {
-    let core = &world.look(host).unwrap().state.core;
+    let core = world.look(host).unwrap().state.core();
     core.sessions().iter().any(|(_, session)| session.is_connected())
 }
 
@@ -39,7 +39,7 @@ fn a_peer_whose_owner_computes_delays_no_end() {
         world.net.borrow_mut().pause(1, 10 * SECOND);
         assert!(!send(&mut world, 0, target, 7, 10, CompletionLevel::Inject), "it is sent at once");
         let state = &mut world.engine(0).unwrap().state;
-        assert!(state.core.remove_peer(target, &mut state.completions));
+        assert!(state.with_core(|core, ended| core.remove_peer(target, ended)));
         pass(&mut world, SECOND);
         assert!(!is_connected(&world, 0), "seed {seed}");
     }
@@ -65,7 +65,7 @@ fn a_goodbye_that_the_kernel_has_not_taken_is_waited_for() {
             sent += usize::from(!send(&mut world, 0, target, tag, 200, CompletionLevel::Inject));
         }
         let state = &mut world.engine(0).unwrap().state;
-        assert!(state.core.remove_peer(target, &mut state.completions));
+        assert!(state.with_core(|core, ended| core.remove_peer(target, ended)));
         let mut came = 0;
         run(&mut world, "the session ends", |world| {
             came += drain(world, 1).iter().filter(|done| done.result.is_ok()).count();
@@ -88,7 +88,7 @@ fn messages_without_replies_are_acknowledged() {
     }
     pass(&mut world, 20 * MILLISECOND);
     assert_eq!(drain(&mut world, 1).len(), 40);
-    let segments = world.look(0).unwrap().state.core.shared().pool().len();
+    let segments = world.look(0).unwrap().state.core().shared().pool().len();
     assert_eq!(segments, [0; 3], "their memory is free");
 }
 
@@ -109,8 +109,7 @@ fn memory_of_an_idle_session_is_freed() {
         came == COUNT
     });
     drain(&mut world, 0);
-    let unsent =
-        |world: &World| world.look(0).unwrap().state.controls.get(0).unwrap().unsent().capacity();
+    let unsent = |world: &World| world.look(0).unwrap().state.control(0).unsent().capacity();
     assert!(unsent(&world) > 1000, "{}", unsent(&world));
     pass(&mut world, 5 * SECOND);
     assert_eq!(unsent(&world), 0);

@@ -9,7 +9,7 @@ use super::{Run, SERIAL_SHIFT};
 use crate::driver::sim::random::Random;
 use crate::progress::completions::CompletionRoute;
 use crate::progress::engine::Engine;
-use crate::progress::post::{Memory, Posted};
+use crate::progress::post::{Memory, PostResult};
 use crate::proto::core::UNTAGGED;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
@@ -63,12 +63,12 @@ impl Run {
         let home = *self.homes.get(&process)?;
         let locators = self.world.locators(home);
         let engine = self.world.engine(host)?;
-        engine.state.core.insert_peer(process, locators, endpoint)
+        engine.state.core_mut().insert_peer(process, locators, endpoint)
     }
 
     /// The place that a peer of an engine is.
     fn place_of(engine: &Engine, peer: Peer) -> Option<Place> {
-        let core = &engine.state.core;
+        let core = engine.state.core();
         let remote = core.shared().peers().get(peer.0)?;
         Some((core.session(remote.session)?.engine, remote.endpoint))
     }
@@ -180,7 +180,7 @@ impl Run {
         let Some(peer) = self.name_of(host, to) else { return Ok(()) };
         let posted_ns = self.world.now_ns();
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
-        let config = engine.state.core.config();
+        let config = engine.state.core().config();
         let (hint, data) = (hint_of(&self.plan, index), data_of(&self.plan, index));
         let is_long = length as u64 > hint.eager_limit(config.eager_limit.into());
         let may_inject = inject && length <= config.inject_limit as usize;
@@ -232,12 +232,12 @@ impl Run {
         let shape = buffer.shape_for_send().map_err(|error| error.to_string())?;
         let memory = Memory { buffer: Some(buffer), shape };
         match engine.post_send(&request, memory, route(name, false), more) {
-            Ok(Posted::Pending(id)) => {
+            Ok(PostResult::Pending(id)) => {
                 self.oracle.sent.push(sent);
                 self.oracle.count(from.0, OperationKind::Send, 1);
                 self.operations.push((host, id));
             }
-            Ok(Posted::Sent(_, buffer)) => {
+            Ok(PostResult::Sent(_, buffer)) => {
                 self.oracle.sent.push(sent);
                 self.oracle.sent_at_once(index, buffer);
             }
@@ -328,8 +328,8 @@ impl Run {
         let mut buffer = form.buffer(capacity, &[]);
         let shape = buffer.shape_for_recv().map_err(|error| error.to_string())?;
         let memory = Memory { buffer: Some(buffer), shape };
-        let has_room = !engine.state.core.operations().is_full()
-            && engine.state.completions.has_room(route(0, false));
+        let has_room = !engine.state.core().operations().is_full()
+            && engine.state.completions().has_room(route(0, false));
         let claim = match what {
             What::Peeked(_) if has_room && index.is_multiple_of(3) => engine.state.claim(&request),
             _ => Ok(None),
@@ -406,8 +406,8 @@ impl Run {
         }
         let Some(peer) = self.name_of(host, to) else { return Ok(()) };
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
-        if engine.state.core.route(peer).is_err() {
-            let process = engine.state.core.engine();
+        if engine.state.core().route(peer).is_err() {
+            let process = engine.state.core().engine();
             let started = engine.start_connect(Peer(peer)).map(drop);
             return started.or_else(|error| self.oracle.check_error(process, &error));
         }
@@ -463,7 +463,7 @@ impl Run {
         // Injected messages end without a completion, or with the session of a peer that is dead.
         let is_injecting = (0..self.world.hosts()).any(|host| {
             self.world.look(host).is_some_and(|engine| {
-                let mut operations = engine.state.core.operations().iter();
+                let mut operations = engine.state.core().operations().iter();
                 operations
                     .any(|(_, operation)| matches!(operation.state, OperationState::Queued { .. }))
             })
@@ -482,7 +482,7 @@ impl Run {
                 continue;
             }
             let engine = self.homes.get(&it.at.0).and_then(|&host| self.world.look(host));
-            let Some(core) = engine.map(|engine| &engine.state.core) else { continue };
+            let Some(core) = engine.map(|engine| engine.state.core()) else { continue };
             let session = core.shared().peers().session_of(source).and_then(|at| core.session(at));
             // One that pulls ends when the kernel lets go of its memory.
             let is_at_rest = core.lanes().len() == 0 && self.world.net.borrow().busy_pieces() == 0;
@@ -524,7 +524,7 @@ impl Run {
     /// all sends to each other without a receive would wait for ever, and rightly so.
     pub(super) fn leaves_room_to_receive(&self, host: usize) -> bool {
         self.world.look(host).is_none_or(|engine| {
-            let core = &engine.state.core;
+            let core = engine.state.core();
             core.operations().len() + 1 < core.config().operations_max
         })
     }

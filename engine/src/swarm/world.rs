@@ -14,9 +14,11 @@ use crate::driver::sim::{Shared, SimDriver};
 use crate::driver::traits::DATAGRAM_BYTES_USUAL;
 use crate::driver::traits::Driver;
 use crate::memory::Arena;
-use crate::progress::clock::Clock;
-use crate::progress::datagram::Datagrams;
+use crate::progress::datagram::EngineDatagrams;
 use crate::progress::engine::{Engine, EngineParts, EngineState, LoopConfig};
+use crate::progress::listeners::Listeners;
+use crate::progress::rails::LocalRails;
+use crate::progress::statistics::Reports;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
 use crate::types::{Completion, Error, Rail, RailRole};
@@ -189,6 +191,11 @@ impl World {
         let locator = self.net.borrow().locator(host);
         let random = StdRng::seed_from_u64(id.wrapping_mul(1000));
         let queue_entries = 1 << 16;
+        let socket =
+            self.datagrams.as_ref().map(UdpSocket::try_clone).transpose().map_err(failed)?;
+        let datagrams = socket.map_or_else(EngineDatagrams::default, |socket| {
+            EngineDatagrams::new(socket, locator.port(), DATAGRAM_BYTES_USUAL, false)
+        });
         let mut state = EngineState::new(EngineParts {
             engine: id,
             random,
@@ -197,18 +204,13 @@ impl World {
             keys: Arc::clone(&self.keys),
             entries_max: queue_entries,
             arena: Arc::clone(&self.arena),
-            listener,
-            locator,
-            rails: self.rails_of(host),
+            listeners: Listeners::new(listener, Vec::new()),
+            rails: LocalRails::new(locator, self.rails_of(host), self.rails_of(host)),
+            datagrams,
+            placement: Arc::default(),
+            reports: Reports::default(),
         });
-        if let Some(socket) = &self.datagrams {
-            let socket = socket.try_clone().map_err(failed)?;
-            state.datagrams = Datagrams::new(socket, locator.port(), DATAGRAM_BYTES_USUAL, false);
-        }
-        state.clock = Clock::Virtual;
-        state.completions.use_virtual_time();
-        state.core.shared_mut().endpoints_mut().open();
-        state.completions.open_queue(queue_entries);
+        state.use_virtual_time();
         let driver = AnyDriver::<dyn Driver>::Other(Box::new(SimDriver::new(&self.net, host)));
         let engine = Engine::attach(Box::new(state), driver, Vec::new())?;
         self.places[host] =
@@ -230,7 +232,7 @@ impl World {
 
     /// The oldest completion of a process that was not taken.
     pub(crate) fn pop(&mut self, host: usize) -> Option<Completion> {
-        self.places[host].engine.as_mut()?.state.completions.pop(0)
+        self.places[host].engine.as_mut()?.state.completions_mut().pop(0)
     }
 
     /// Takes the engine off, for the caller to drop: its process is killed.

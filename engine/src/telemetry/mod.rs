@@ -73,7 +73,8 @@ pub struct Counters {
     pub accesses_refused: u64,
     /// Of these, those whose key was wrong, or that came after too many such.
     pub wrong_keys: u64,
-    /// Frames for operations that are not outstanding, and messages for endpoints not open.
+    /// Frames for operations that are not outstanding, messages for endpoints not open, and invalid
+    /// requests for connections.
     pub dropped_frames: u64,
     /// Most bytes that unexpected messages ever took.
     pub unexpected_bytes_max: u64,

@@ -7,7 +7,7 @@ use super::eager::FLAG_DATA;
 use super::one_sided::ATOMIC_BYTES_MAX;
 use super::{Data, Done, Eager, Goodbye, Grant, LaneLost, LanesWanted, Matched};
 use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX};
-use super::{OneSided, ProcessQuery, ProcessStatus, Rail, Refused, Reply, ReplyRts, Rts};
+use super::{OneSided, ProcessQuery, ProcessStatus, RailFrame, Refused, Reply, ReplyRts, Rts};
 
 /// First byte of an [`Eager`] frame.
 pub(crate) const KIND_EAGER: u8 = 1;
@@ -27,7 +27,7 @@ pub(crate) const KIND_LANES_WANTED: u8 = 7;
 pub(crate) const KIND_GOODBYE: u8 = 8;
 /// First byte of a [`Data`] frame.
 pub(crate) const KIND_DATA: u8 = 10;
-/// First byte of a [`Rail`] frame.
+/// First byte of a [`RailFrame`].
 pub(crate) const KIND_RAIL: u8 = 11;
 /// First byte of a [`LaneLost`] frame.
 pub(crate) const KIND_LANE_LOST: u8 = 12;
@@ -72,7 +72,7 @@ pub(crate) enum Frame<'a> {
     /// Bytes of a granted range.
     Data(&'a Data, &'a [u8]),
     /// A rail of the peer.
-    Rail(&'a Rail),
+    Rail(&'a RailFrame),
     /// The peer has given a bulk lane up.
     LaneLost(&'a LaneLost),
     /// An operation on this engine's memory, with its remote data and what it has behind that.

@@ -57,7 +57,7 @@ pub(crate) use one_sided::OneSided;
 pub(crate) use process_query::ProcessQuery;
 pub(crate) use process_status::ProcessStatus;
 pub(crate) use proof::Proof;
-pub(crate) use rail::Rail;
+pub(crate) use rail::RailFrame;
 pub(crate) use refused::Refused;
 pub(crate) use reply::Reply;
 pub(crate) use reply_rts::ReplyRts;

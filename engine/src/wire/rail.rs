@@ -34,7 +34,7 @@ pub(crate) const RAIL_BYTES: usize = 32;
 /// The drawing above.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Rail {
+pub(crate) struct RailFrame {
     pub(crate) kind: u8,
     pub(crate) index: u8,
     pub(crate) count: u8,
@@ -47,9 +47,9 @@ pub(crate) struct Rail {
     pub(crate) reserved_3: U32,
 }
 
-const _: () = assert!(size_of::<Rail>() == RAIL_BYTES);
+const _: () = assert!(size_of::<RailFrame>() == RAIL_BYTES);
 
-impl Rail {
+impl RailFrame {
     /// The frame for rail `index` of `count`.
     pub(crate) fn new(index: u8, count: u8, role: u8, speed_mbps: u32, address: IpAddr) -> Self {
         let mut ip = [0; 16];
@@ -103,14 +103,14 @@ mod tests {
     fn a_rail_round_trips_and_malformed_ones_are_refused() {
         for address in ["10.1.2.3", "fd00::7"] {
             let address: IpAddr = address.parse().unwrap();
-            let rail = Rail::new(3, 4, ROLE_BACKUP, 25_000, address);
-            let rail = Rail::read_from_bytes(rail.as_bytes()).unwrap();
+            let rail = RailFrame::new(3, 4, ROLE_BACKUP, 25_000, address);
+            let rail = RailFrame::read_from_bytes(rail.as_bytes()).unwrap();
             assert_eq!((rail.address(), rail.speed_mbps.get()), (Ok(address), 25_000));
             for wrong in [
-                Rail { index: 4, ..rail },
-                Rail { count: 17, ..rail },
-                Rail { role: 3, ..rail },
-                Rail { family: 5, ..rail },
+                RailFrame { index: 4, ..rail },
+                RailFrame { count: 17, ..rail },
+                RailFrame { role: 3, ..rail },
+                RailFrame { family: 5, ..rail },
             ] {
                 assert!(matches!(wrong.address(), Err(FrameError::BadRail { .. })), "{wrong:?}");
             }

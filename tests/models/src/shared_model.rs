@@ -149,7 +149,7 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use posts::{check_order, post_shared, post_to};
 use queue::{Popped, QueueLock};
-use wait::{Doorbell, Progress, Shared};
+use wait::{Doorbell, Progress, SharedProgress};
 use wait_set::{Keys, WaitSet};
 
 fn bounded(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
@@ -483,7 +483,7 @@ impl Doorbell<Engine> for Bell {
     }
 }
 
-type SharedEngine = Shared<Engine, u32, Bell>;
+type SharedEngine = SharedProgress<Engine, u32, Bell>;
 
 struct Turns<'a> {
     shared: &'a SharedEngine,
@@ -532,7 +532,7 @@ struct World {
 impl World {
     fn new() -> Arc<Self> {
         let bell = Bell::new();
-        let shared = Shared::new(Engine::default(), bell.clone());
+        let shared = SharedProgress::new(Engine::default(), bell.clone());
         Arc::new(Self { shared, bell, done: AtomicU32::new(0) })
     }
 

@@ -128,7 +128,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU32, Ordering};
 use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread;
-use wait::{Doorbell, Progress, Shared};
+use wait::{Doorbell, Progress, SharedProgress};
 use wait_set::Keys;
 
 /// Schedules of a test; half of them change threads at random, half at few places.
@@ -231,7 +231,7 @@ impl Doorbell<Engine> for Bell {
 }
 
 struct World {
-    shared: Shared<Engine, usize, Bell>,
+    shared: SharedProgress<Engine, usize, Bell>,
     bell: Bell,
     done: Vec<AtomicU32>,
 }
@@ -281,7 +281,7 @@ impl Progress<Engine, usize> for Turns<'_> {
 fn waiters(threads: usize, count: u32) {
     let bell = Bell::default();
     let done = (0..threads).map(|_| AtomicU32::new(0)).collect();
-    let shared = Shared::new(Engine::default(), bell.clone());
+    let shared = SharedProgress::new(Engine::default(), bell.clone());
     let world = Arc::new(World { shared, bell, done });
     let waiters: Vec<_> = (0..threads)
         .map(|index| {

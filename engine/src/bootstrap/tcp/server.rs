@@ -59,7 +59,7 @@ impl Server {
             failed: None,
         };
         let connections = HashMap::new();
-        let serving = Serving { listener, stopped, job, connections, next: 0 };
+        let serving = ServerLoop { listener, stopped, job, connections, next: 0 };
         let thread =
             std::thread::Builder::new().name("ringrail-boot".into()).spawn(|| serving.run())?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
@@ -251,7 +251,7 @@ impl Job {
     }
 }
 
-struct Serving {
+struct ServerLoop {
     listener: TcpListener,
     stopped: UnixStream,
     job: Job,
@@ -259,7 +259,7 @@ struct Serving {
     next: u64,
 }
 
-impl Serving {
+impl ServerLoop {
     fn run(mut self) {
         loop {
             let ids: Vec<u64> = self.connections.keys().copied().collect();

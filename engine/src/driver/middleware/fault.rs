@@ -34,8 +34,10 @@ use self::local_peers::LocalPeers;
 use self::order::{lane_of, must_follow};
 use super::super::deadline_after;
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
-use crate::driver::traits::{ChunkSend, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey};
-use crate::driver::traits::{CmaSource, LocalPeer, PieceHeader, RingEntry};
+use crate::driver::traits::{
+    CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, OutgoingChunk,
+};
+use crate::driver::traits::{CmaLocation, LocalPeer, PieceHeader, RingEntry};
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::memory::Shape;
 use crate::settings::Faults;
@@ -470,8 +472,8 @@ impl ConnectionIo for Fault {
 }
 
 impl ChunkIo for Fault {
-    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
-        let ChunkSend { lane, token, .. } = *chunk;
+    unsafe fn send_chunk(&mut self, chunk: &OutgoingChunk<'_>) {
+        let OutgoingChunk { lane, token, .. } = *chunk;
         if self.admit_chunk(lane) {
             // SAFETY: the caller's contract, passed on; its release is never reported before
             // the inner driver reports it.
@@ -552,7 +554,7 @@ impl DatagramIo for Fault {
     unsafe fn read_by_cma(
         &mut self,
         session: u64,
-        source: CmaSource,
+        source: CmaLocation,
         into: &Shape,
         offset: usize,
         length: usize,

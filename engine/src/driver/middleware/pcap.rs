@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use super::capture::{Capture, End, Flow};
 use crate::driver::traits::{
-    CHUNK_HEADER_BYTES, ChunkSend, CloseMode, DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent,
-    Interest, LaneKey,
+    CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, Interest,
+    LaneKey, OutgoingChunk,
 };
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
@@ -284,8 +284,8 @@ impl ConnectionIo for Pcap {
 }
 
 impl ChunkIo for Pcap {
-    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
-        let ChunkSend { lane, header, source, offset, length, .. } = *chunk;
+    unsafe fn send_chunk(&mut self, chunk: &OutgoingChunk<'_>) {
+        let OutgoingChunk { lane, header, source, offset, length, .. } = *chunk;
         let (header, shape) = (*header, source.clone());
         self.start(lane, SEND, Chunk { header, shape, offset, length, refused: 0 });
         // SAFETY: the caller's contract, passed on.

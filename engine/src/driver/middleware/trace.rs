@@ -12,7 +12,9 @@ use std::time::Duration;
 use tracing::{Level, enabled, trace};
 
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
-use crate::driver::traits::{ChunkSend, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey};
+use crate::driver::traits::{
+    CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, OutgoingChunk,
+};
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::memory::Shape;
 
@@ -259,8 +261,8 @@ impl ConnectionIo for Trace {
 }
 
 impl ChunkIo for Trace {
-    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
-        let ChunkSend { lane, token, offset, length, mode, .. } = *chunk;
+    unsafe fn send_chunk(&mut self, chunk: &OutgoingChunk<'_>) {
+        let OutgoingChunk { lane, token, offset, length, mode, .. } = *chunk;
         self.log_idle();
         trace!(
             target: TARGET, call = "send_chunk", lane = name(lane), token, offset, length, ?mode,

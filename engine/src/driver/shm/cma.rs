@@ -35,7 +35,7 @@ pub(crate) struct ProcessCookie {
 
 /// Location of a message in the memory of its sender's process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CmaSource {
+pub(crate) struct CmaLocation {
     /// Address of its first byte.
     pub(crate) address: u64,
     /// The sender's revocation count at the time of the announcement.
@@ -182,7 +182,7 @@ impl AttachedProcess {
     /// during the call; those of a region may be accessed through windows and by other calls.
     pub(in crate::driver) unsafe fn read(
         &mut self,
-        source: CmaSource,
+        source: CmaLocation,
         into: &Shape,
         offset: usize,
         length: usize,
@@ -299,9 +299,9 @@ mod tests {
         AttachedProcess::new(&ours, cookie.location()).unwrap()
     }
 
-    fn source(bytes: &[u8], revocations: u64) -> CmaSource {
+    fn source(bytes: &[u8], revocations: u64) -> CmaLocation {
         let address = bytes.as_ptr().expose_provenance() as u64;
-        CmaSource { address, revocations }
+        CmaLocation { address, revocations }
     }
 
     /// RR-SHM-7
@@ -340,11 +340,11 @@ mod tests {
         let there = |at: usize| memory[at / 8 * 16 + at % 8];
         assert!((4..64).all(|at| there(at) == message[at]));
         assert_eq!(memory[8..16], [0; 8], "between the blocks");
-        let nowhere = CmaSource { address: 4096, revocations: 0 };
+        let nowhere = CmaLocation { address: 4096, revocations: 0 };
         // SAFETY: as above.
         let error = unsafe { attached.read(nowhere, &into, 0, 64) }.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
-        let beyond = CmaSource { address: u64::MAX, revocations: 0 };
+        let beyond = CmaLocation { address: u64::MAX, revocations: 0 };
         // SAFETY: as above.
         assert!(unsafe { attached.read(beyond, &into, 4, 8) }.is_err());
         let pieces = Shape::strided(memory.as_mut_ptr(), 0, 1, 4);

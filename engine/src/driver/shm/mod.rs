@@ -61,7 +61,7 @@ use foldhash::fast::RandomState;
 use rustix::event::epoll;
 
 use self::channel::Channel;
-use self::cma::{CmaSource, ProcessCookie};
+use self::cma::{CmaLocation, ProcessCookie};
 use self::discovery::{Discovery, SocketFile};
 use self::handshake::Exchange;
 use self::polling::Polling;
@@ -272,7 +272,7 @@ impl Shm {
     pub(super) unsafe fn read_by_cma(
         &mut self,
         session: u64,
-        source: CmaSource,
+        source: CmaLocation,
         into: &Shape,
         offset: usize,
         length: usize,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::lane::{self, PendingEvent};
 use super::net::{Item, Net};
 use crate::driver::shm::cma::AttachedProcess;
-use crate::driver::traits::{CmaSource, DriverEvent, LocalPeer, PieceHeader, ProcessCookie};
+use crate::driver::traits::{CmaLocation, DriverEvent, LocalPeer, PieceHeader, ProcessCookie};
 use crate::memory::Shape;
 
 /// Maximum time until the two engines of a session connect, and maximum delay of a retry, in
@@ -505,7 +505,7 @@ impl Net {
     pub(super) unsafe fn read_peer_memory(
         &mut self,
         (host, session): (usize, u64),
-        source: CmaSource,
+        source: CmaLocation,
         into: &Shape,
         offset: usize,
         length: usize,
@@ -519,7 +519,7 @@ impl Net {
         let cookie = cookie.ok_or_else(|| io::Error::other("refused by the simulation"))?;
         let address = cookie.resolve(source.address);
         let address = address.ok_or_else(|| io::Error::other("the address was never announced"))?;
-        let source = CmaSource { address, ..source };
+        let source = CmaLocation { address, ..source };
         let spans = lane::spans_of(into, offset, length);
         self.take_memory(&spans, true);
         // SAFETY: the caller's contract.

@@ -37,11 +37,11 @@ use self::local_peers::{Kind, ReadEntry};
 use self::net::Net;
 use self::rails::At;
 use crate::driver::traits::{
-    CHUNK_HEADER_BYTES, ChunkSend, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey,
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, OutgoingChunk,
     Unacked,
 };
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
-use crate::driver::traits::{CmaSource, LocalPeer, PieceHeader, ProcessCookie, RingEntry};
+use crate::driver::traits::{CmaLocation, LocalPeer, PieceHeader, ProcessCookie, RingEntry};
 use crate::memory::Shape;
 use crate::wire::packet;
 
@@ -254,8 +254,8 @@ impl ConnectionIo for SimDriver {
 }
 
 impl ChunkIo for SimDriver {
-    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
-        let ChunkSend { lane: key, token, header, source, offset, length, mode: _ } = *chunk;
+    unsafe fn send_chunk(&mut self, chunk: &OutgoingChunk<'_>) {
+        let OutgoingChunk { lane: key, token, header, source, offset, length, mode: _ } = *chunk;
         let spans = lane::spans_of(source, offset, length);
         let net = &mut *self.net.borrow_mut();
         net.take_memory(&spans, false);
@@ -428,7 +428,7 @@ impl DatagramIo for SimDriver {
     unsafe fn read_by_cma(
         &mut self,
         session: u64,
-        source: CmaSource,
+        source: CmaLocation,
         into: &Shape,
         offset: usize,
         length: usize,

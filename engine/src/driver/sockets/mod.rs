@@ -29,7 +29,7 @@ use super::{
 };
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
 use crate::driver::traits::{
-    ChunkSend, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
+    CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, OutgoingChunk, SendMode,
 };
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::forks::EngineFd;
@@ -541,8 +541,8 @@ impl ConnectionIo for SocketsDriver {
 }
 
 impl ChunkIo for SocketsDriver {
-    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
-        let ChunkSend { lane, token, header, source, offset, length, mode } = *chunk;
+    unsafe fn send_chunk(&mut self, chunk: &OutgoingChunk<'_>) {
+        let OutgoingChunk { lane, token, header, source, offset, length, mode } = *chunk;
         let started = self.begin(lane, WRITE, |transfer| {
             transfer.begin(token, source, offset, length)?;
             *transfer.header = *header;

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
 use super::host::{Host, Variant, header, pattern};
-use crate::driver::traits::{CHUNK_HEADER_BYTES, ChunkSend, DriverEvent, SendMode};
+use crate::driver::traits::{CHUNK_HEADER_BYTES, DriverEvent, OutgoingChunk, SendMode};
 use crate::memory::{Arena, Buffer, Layout, Segment, alloc_region};
 
 /// Content of bytes that belong to no message, before and after.
@@ -231,7 +231,7 @@ pub(super) fn second_chunk_is_refused(variant: &Variant) {
     host.expect_quiet();
     let (mut other, mut events) = (Buffer::from(vec![0; 10]), Vec::new());
     let shape = other.shape_for_recv().unwrap();
-    let chunk = ChunkSend {
+    let chunk = OutgoingChunk {
         lane,
         token: 2,
         header: &header(2),

@@ -7,7 +7,7 @@ use socket2::{Domain, Socket, Type};
 use super::host::{Host, Variant, header};
 use super::rails::rail;
 use crate::driver::DriverConfig;
-use crate::driver::traits::{ChunkSend, CloseMode, DriverEvent, Interest, LaneKey, SendMode};
+use crate::driver::traits::{CloseMode, DriverEvent, Interest, LaneKey, OutgoingChunk, SendMode};
 use crate::memory::Shape;
 
 pub(super) fn connects_and_accepts(variant: &Variant) {
@@ -115,7 +115,7 @@ fn refuses_everything(host: &mut Host, key: LaneKey) {
     assert!(host.driver.watch(key, Interest::Writable).is_err());
     assert!(host.driver.unacked(key).is_err());
     // The chunk is answered, although there is no lane.
-    let chunk = ChunkSend {
+    let chunk = OutgoingChunk {
         lane: key,
         token: 9,
         header: &header(9),

@@ -13,8 +13,8 @@ use tracing::subscriber::DefaultGuard;
 
 use super::wraps;
 use crate::driver::traits::{
-    CHUNK_HEADER_BYTES, ChunkSend, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverEvent, Interest,
-    LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverEvent, Interest, LaneKey,
+    OutgoingChunk, SendMode,
 };
 use crate::driver::{ArenaRange, DriverChoice, DriverConfig, open, udp};
 use crate::memory::{Arena, Buffer};
@@ -349,7 +349,7 @@ impl Host {
         assert_eq!(book.sending.replace(token), None);
         assert!(self.unreleased.insert(token, (lane, false, buffer)).is_none());
         let (header, source) = (&header(token), &shape);
-        let chunk = ChunkSend { lane, token, header, source, offset, length, mode };
+        let chunk = OutgoingChunk { lane, token, header, source, offset, length, mode };
         // SAFETY: the buffer stays here until the chunk is released.
         unsafe { self.driver.send_chunk(&chunk) };
     }

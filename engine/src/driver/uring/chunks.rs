@@ -10,7 +10,7 @@ use super::super::{
 };
 use super::UringDriver;
 use super::slots::RequestKind;
-use crate::driver::traits::{ChunkSend, DriverEvent, LaneKey, SendMode};
+use crate::driver::traits::{DriverEvent, LaneKey, OutgoingChunk, SendMode};
 
 /// `IORING_SEND_ZC_REPORT_USAGE`.
 const REPORT_USAGE: u16 = 1 << 3;
@@ -76,13 +76,9 @@ impl UringDriver {
         let flags = (libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32;
         let entry =
             on_socket!(lane, |socket| opcode::RecvMsg::new(socket, message).flags(flags).build());
-        let user_data = self.slots.insert(RequestKind::Receive(key));
         // SAFETY: the message and its pieces are boxed in the lane, which stays until the request
         // has retired; the caller of `recv_chunk` guarantees the memory of the pieces.
-        if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
-            self.slots.remove(user_data);
-            return Err(error);
-        }
+        unsafe { self.request(RequestKind::Receive(key), entry)? };
         if let Some(lane) = self.lanes.get_mut(key) {
             lane.is_receiving = true;
             lane.requests += 1;
@@ -121,8 +117,8 @@ impl UringDriver {
     /// # Safety
     ///
     /// As for `ChunkIo::send_chunk`.
-    pub(super) unsafe fn start_send(&mut self, chunk: &ChunkSend<'_>) -> io::Result<()> {
-        let ChunkSend { lane: key, token, header, source, offset, length, mode } = *chunk;
+    pub(super) unsafe fn start_send(&mut self, chunk: &OutgoingChunk<'_>) -> io::Result<()> {
+        let OutgoingChunk { lane: key, token, header, source, offset, length, mode } = *chunk;
         let lane = self.lanes.get_mut(key).ok_or_else(no_such_lane)?;
         if lane.is_connecting || lane.closing.is_some() {
             return Err(not_open());
@@ -221,13 +217,9 @@ impl UringDriver {
             on_socket!(lane, |socket| opcode::SendMsg::new(socket, message).flags(flags).build())
         };
         let kind = RequestKind::Send { lane: key, chunk, zero_copy: single.is_some() };
-        let user_data = self.slots.insert(kind);
         // SAFETY: the message and its pieces are boxed in the lane, which stays until the request
         // has retired; the caller of `send_chunk` keeps the payload until the release.
-        if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
-            self.slots.remove(user_data);
-            return Err(error);
-        }
+        unsafe { self.request(kind, entry)? };
         if let Some(lane) = self.lanes.get_mut(key) {
             lane.requests += 1;
         }

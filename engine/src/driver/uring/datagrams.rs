@@ -41,12 +41,11 @@ impl UringDriver {
         let Some(fd) = self.datagrams.fd(source) else { return Ok(()) };
         let is_writable = events == libc::POLLOUT;
         *self.armed(source, is_writable) = true;
-        let user_data = self.slots.insert(RequestKind::Datagrams { source, is_writable });
+        let kind = RequestKind::Datagrams { source, is_writable };
         let entry = opcode::PollAdd::new(types::Fd(fd), events as u32).build();
         // SAFETY: a poll request points to nothing.
-        let pushed = unsafe { self.push(&entry.user_data(user_data)) };
+        let pushed = unsafe { self.request(kind, entry) };
         if pushed.is_err() {
-            self.slots.remove(user_data);
             *self.armed(source, is_writable) = false;
         }
         pushed

@@ -86,12 +86,8 @@ impl UringDriver {
         let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32)
             .multi(self.features.has(Name::MultishotPoll))
             .build();
-        let user_data = self.slots.insert(RequestKind::Listen(index));
         // SAFETY: a poll request points to nothing.
-        if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
-            self.slots.remove(user_data);
-            return Err(error);
-        }
+        unsafe { self.request(RequestKind::Listen(index), entry)? };
         self.listeners[index].is_watched = true;
         Ok(())
     }
@@ -99,13 +95,8 @@ impl UringDriver {
     /// Watches link notifications.
     pub(super) fn watch_links(&mut self, fd: RawFd) -> io::Result<()> {
         let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build();
-        let user_data = self.slots.insert(RequestKind::Links);
         // SAFETY: a poll request points to nothing.
-        let pushed = unsafe { self.push(&entry.user_data(user_data)) };
-        if pushed.is_err() {
-            self.slots.remove(user_data);
-        }
-        pushed
+        unsafe { self.request(RequestKind::Links, entry) }
     }
 
     /// The poll request of link notifications completed.

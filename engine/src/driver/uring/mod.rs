@@ -42,7 +42,9 @@ use super::{
     refuse_send, stopped, table_full, tcp,
 };
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
-use crate::driver::traits::{ChunkSend, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey};
+use crate::driver::traits::{
+    CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, OutgoingChunk,
+};
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
@@ -207,12 +209,8 @@ impl UringDriver {
 
     fn request_poll(&mut self, key: LaneKey, kind: RequestKind, events: i16) -> io::Result<()> {
         let entry = self.poll_entry(key, events).ok_or_else(no_such_lane)?;
-        let user_data = self.slots.insert(kind);
         // SAFETY: a poll request points to nothing.
-        if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
-            self.slots.remove(user_data);
-            return Err(error);
-        }
+        unsafe { self.request(kind, entry)? };
         if let Some(lane) = self.lanes.get_mut(key) {
             lane.requests += 1;
         }
@@ -221,11 +219,9 @@ impl UringDriver {
 
     fn cancel(&mut self, targets: Vec<u64>) {
         for target in targets {
-            let user_data = self.slots.insert(RequestKind::Cancel);
-            let entry = opcode::AsyncCancel::new(target).build().user_data(user_data);
+            let entry = opcode::AsyncCancel::new(target).build();
             // SAFETY: a cancel request points to nothing.
-            if let Err(error) = unsafe { self.push(&entry) } {
-                self.slots.remove(user_data);
+            if let Err(error) = unsafe { self.request(RequestKind::Cancel, entry) } {
                 tracing::error!("cannot cancel a request: {error}");
             }
         }
@@ -512,7 +508,7 @@ impl ConnectionIo for UringDriver {
 }
 
 impl ChunkIo for UringDriver {
-    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
+    unsafe fn send_chunk(&mut self, chunk: &OutgoingChunk<'_>) {
         // SAFETY: passed on to the caller.
         let started = unsafe { self.start_send(chunk) };
         if let Err(error) = started {

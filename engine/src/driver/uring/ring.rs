@@ -10,6 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::super::tcp;
 use super::UringDriver;
 use super::lane::UringLane;
+use super::slots::RequestKind;
 use crate::forks::EngineFd;
 use crate::refused_call::refused;
 
@@ -59,6 +60,25 @@ impl UringDriver {
             },
         }
         Ok(())
+    }
+
+    /// Stages a request of this kind, which gets a slot.
+    ///
+    /// # Safety
+    ///
+    /// What the entry points to stays valid until the slot is freed.
+    pub(super) unsafe fn request(
+        &mut self,
+        kind: RequestKind,
+        entry: squeue::Entry,
+    ) -> io::Result<()> {
+        let user_data = self.slots.insert(kind);
+        // SAFETY: passed on to the caller.
+        let pushed = unsafe { self.push(&entry.user_data(user_data)) };
+        if pushed.is_err() {
+            self.slots.remove(user_data);
+        }
+        pushed
     }
 
     /// Stages a request.

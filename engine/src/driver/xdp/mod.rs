@@ -38,7 +38,7 @@ use std::os::fd::{AsFd as _, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use self::queue::XdpQueue;
-pub(super) use self::queue_lease::Source;
+use super::datagrams::FrameSource;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverCounters, TxFlags};
 use crate::driver::traits::{FrameDrops, FrameFigures, FrameState};
 use crate::forks::EngineFd;
@@ -57,7 +57,7 @@ pub(super) struct Frames {
     local: SocketAddr,
     /// The UDP socket, whose port `ringrail-xdpd` verifies.
     socket: EngineFd,
-    source: Source,
+    source: FrameSource,
     /// Packets may take several frames, as with the first queue: peers know the maximum length of
     /// datagrams.
     is_long: bool,
@@ -111,7 +111,7 @@ impl Frames {
     pub(super) fn open(
         socket: OwnedFd,
         local: SocketAddr,
-        source: &Source,
+        source: &FrameSource,
     ) -> Result<Self, String> {
         queue::may_have_frames(local)?;
         let began = Instant::now();

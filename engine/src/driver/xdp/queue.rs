@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
+use super::super::datagrams::FrameSource;
 use super::any_rings::AnyRings;
 use super::busy_poll::BusyPoll;
 use super::destinations::Destinations;
 use super::exchange::FrameExchange;
 use super::headers::{BYTES_MAX, ETHERNET_BYTES, header_bytes};
 use super::parse::{RejectCounts, datagram};
-use super::queue_lease::{Acquired, MultiFrame, QueueLease, QueueRequest, Source, acquire};
+use super::queue_lease::{Acquired, MultiFrame, QueueLease, QueueRequest, acquire};
 use super::routes::{NicLink, XdpRoutes};
 use super::socket::PACKET_BYTES;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverCounters, TxFlags};
@@ -62,7 +63,7 @@ impl XdpQueue {
     pub(super) fn open(
         local: SocketAddr,
         socket: BorrowedFd<'_>,
-        source: &Source,
+        source: &FrameSource,
         is_patient: bool,
         needs_long: bool,
     ) -> Result<Self, String> {

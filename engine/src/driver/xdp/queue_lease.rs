@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use ringrail_xdp::lease::{Bound, LeaseError, Offer, RING_ENTRIES_MAX};
 use ringrail_xdp::{AttachMode, Claim, ClaimError, JoinError, Missing, Nic};
 use socket2::SockRef;
 
+use super::super::datagrams::FrameSource;
 use super::any_rings::AnyRings;
 use super::exchange::FrameExchange;
 use super::headers::BYTES_MAX;
@@ -28,17 +29,6 @@ const LATER_ANSWER: Duration = Duration::from_millis(250);
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// Minimum number of frames.
 const FRAMES_MIN: u32 = 128;
-
-/// The frames requested, and where they may come from.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Source {
-    /// Number of frames.
-    pub(in super::super) frames: u32,
-    /// Busy-poll time of an empty ring, in microseconds; 0: interrupts drive the NIC.
-    pub(in super::super) busy_poll_us: u32,
-    /// Path of the socket of `ringrail-xdpd`.
-    pub(in super::super) helper: Option<PathBuf>,
-}
 
 /// The right to the packets of a queue, as long as this lives.
 #[derive(Debug)]
@@ -116,7 +106,7 @@ pub(super) struct QueueRequest<'a> {
     /// The address that `socket`, the UDP socket, is bound to, possibly by the wildcard.
     pub(super) local: SocketAddr,
     pub(super) socket: BorrowedFd<'a>,
-    pub(super) source: &'a Source,
+    pub(super) source: &'a FrameSource,
     /// Retry a busy queue for a second.
     pub(super) is_patient: bool,
     pub(super) long: MultiFrame,

@@ -488,11 +488,14 @@ impl Ward {
     }
 
     fn turn(&mut self, now: Instant, is_called: bool) -> Option<Instant> {
-        let Some(turn) = self.place.turn() else { return Some(self.is_active(now)) };
-        self.taken_over.get_or_insert(now);
+        let turn = self.place.turn();
+        if turn.is_some() {
+            self.taken_over.get_or_insert(now);
+        }
         let (happened, due_in) = match turn {
-            Ok(cared) => cared,
-            Err(error) => {
+            None => return Some(self.is_active(now)),
+            Some(Ok(cared)) => cared,
+            Some(Err(error)) => {
                 tracing::warn!("background progress of an engine failed: {error}");
                 self.phase = CaretakerPhase::Broken;
                 return None;
@@ -505,9 +508,13 @@ impl Ward {
             self.fruitless = if is_soon { (self.fruitless + 1).min(FRUITLESS_MAX) } else { 1 };
             self.deaf_until = now + self.pause();
         }
-        let Some(due_in) = due_in else { return self.park(now) };
-        let now = Instant::now();
-        self.await_until(now, now + due_in.max(PAUSE_MIN))
+        match due_in {
+            None => self.park(now),
+            Some(due_in) => {
+                let now = Instant::now();
+                self.await_until(now, now + due_in.max(PAUSE_MIN))
+            }
+        }
     }
 
     /// Waits for the next turn at `due`, where a step of its owner is noticed within a few ticks.

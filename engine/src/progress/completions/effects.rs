@@ -33,7 +33,7 @@ impl Effects for Completions {
             return;
         }
         self.make_general(operation);
-        if let Some(Some(slot)) = self.slots.get(operation.index()) {
+        if let Some(slot) = self.slots.get(operation.index()).and_then(Option::as_ref) {
             if let MemoryGuard::Window(window) = &slot.held {
                 window.store_to(span_of(&slot.shape), offset, bytes);
                 self.copied_bytes += bytes.len() as u64;
@@ -48,20 +48,25 @@ impl Effects for Completions {
 
     fn copy(&mut self, from: Id, to: Id, offset: u64, length: u64) {
         self.make_general(to);
-        let slots = (self.slots.get(from.index()), self.slots.get(to.index()));
-        let (Some(Some(source)), Some(Some(target))) = slots else { return };
-        self.copied_bytes += length;
+        let both = self.slot(from).zip(self.slot(to));
+        let Some((source, target)) = debug_assert_some!(both, "operations that copy have memory")
+        else {
+            return;
+        };
         if source.held.is_window() || target.held.is_window() {
-            return copy_by_windows(source, target, offset as usize, length as usize);
+            copy_by_windows(source, target, offset as usize, length as usize);
+        } else {
+            // SAFETY: both slots own their buffers (or their posters guarantee the memory) until
+            // the operations end, a receive's memory is exclusive, and the protocol keeps the range
+            // within both.
+            unsafe { target.shape.copy_of(&source.shape, offset as usize, length as usize) };
         }
-        // SAFETY: both slots own their buffers (or their posters guarantee the memory) until the
-        // operations end, a receive's memory is exclusive, and the protocol keeps the range within
-        // both.
-        unsafe { target.shape.copy_of(&source.shape, offset as usize, length as usize) };
+        self.copied_bytes += length;
     }
 
     fn checksum(&self, operation: Id, offset: u64, length: u32) -> u32 {
-        self.checksum_of(operation, offset as usize, length as usize)
+        let slot = debug_assert_some!(self.slot(operation), "its chunk is outstanding");
+        slot.map_or(0, |slot| slot.checksum(offset as usize, length as usize))
     }
 
     fn put(&mut self, region: Id, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
@@ -94,7 +99,7 @@ impl Effects for Completions {
         let (memory, peer) = (Memory { buffer: None, shape }, None);
         let envelope = Envelope::UNTAGGED;
         self.insert(operation, Posting { kind, route, memory, peer, envelope });
-        if let Some(Some(slot)) = self.slots.get_mut(operation.index()) {
+        if let Some(slot) = self.slot_mut(operation) {
             (slot.held, slot.offset) = (MemoryGuard::Window(window), target.into());
         }
         Ok(())
@@ -135,27 +140,28 @@ impl Effects for Completions {
     }
 
     fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
-        let Some(Some(whole)) = self.slots.get(receive.index()) else { return };
+        let whole = debug_assert_some!(self.slot(receive), "a receive with slices is posted");
+        let Some(whole) = whole else { return };
         let shape = whole.shape.part(offset as usize, length as usize);
         let (kind, route, memory) =
             (OperationKind::Receive, whole.route, Memory { buffer: None, shape });
         let (peer, envelope, counts_for) = (whole.peer, whole.envelope, whole.counts_for);
         self.insert(slice, Posting { kind, route, memory, peer, envelope });
-        if let Some(Some(slot)) = self.slots.get_mut(slice.index()) {
+        if let Some(slot) = self.slot_mut(slice) {
             (slot.offset, slot.counts_for) = (offset as u32, counts_for);
         }
     }
 
     fn unmatched(&mut self, receive: Id, peer: Option<Id>, (context, tag): (u64, u64)) {
         self.make_general(receive);
-        if let Some(Some(slot)) = self.slots.get_mut(receive.index()) {
+        if let Some(slot) = self.slot_mut(receive) {
             (slot.peer, slot.envelope) = (peer.map(Peer), Envelope::of(context, tag));
         }
     }
 
     fn matched(&mut self, receive: Id, arrival: &Arrival) {
         self.make_general(receive);
-        if let Some(Some(slot)) = self.slots.get_mut(receive.index()) {
+        if let Some(slot) = self.slot_mut(receive) {
             slot.peer = Some(Peer(arrival.peer));
             slot.envelope = Envelope::of(arrival.context, arrival.tag);
             if let CompletionRoute::Handle(handle) = slot.route {
@@ -166,7 +172,7 @@ impl Effects for Completions {
 
     #[cold]
     fn order(&mut self, receive: Id, order: u64) {
-        if let Some(Some(slot)) = self.slots.get(receive.index())
+        if let Some(slot) = self.slot(receive)
             && let CompletionRoute::Handle(handle) = slot.route
             && let Some(handle) = self.handles.get_mut(handle)
         {
@@ -175,8 +181,7 @@ impl Effects for Completions {
     }
 
     fn has_room(&self, receive: Id) -> bool {
-        let slot = self.slots.get(receive.index()).and_then(Option::as_ref);
-        slot.is_some_and(|slot| Self::has_room(self, slot.route))
+        self.slot(receive).is_some_and(|slot| Self::has_room(self, slot.route))
     }
 
     #[inline(never)]
@@ -210,8 +215,8 @@ impl Effects for Completions {
                 let status = Some(Box::new(slot.status_of_failed()));
                 Err(Error::Peer { address: Box::new(address), failure, status })
             }
-            Ended::Failed(_, None) => Err(Error::UnknownPeer),
-            Ended::Refused(cause, name) => Err(refused(&slot, cause, name)),
+            Ended::Refused(cause, Some(name)) => Err(refused(&slot, cause, name)),
+            Ended::Failed(_, None) | Ended::Refused(_, None) => Err(Error::UnknownPeer),
             Ended::Unflushed(count) => Err(Error::Unflushed(count)),
             Ended::NoPeerLeft => Err(Error::NoPeerLeft),
             Ended::Cancelled => Err(Error::Cancelled),
@@ -260,8 +265,7 @@ impl Completions {
 
 /// Returns the error of a refusal by the target.
 #[cold]
-fn refused(slot: &CompletionSlot, cause: Refusal, name: Option<RemoteName>) -> Error {
-    let Some(name) = name else { return Error::UnknownPeer };
+fn refused(slot: &CompletionSlot, cause: Refusal, name: RemoteName) -> Error {
     let address = Address::new(name.engine, name.locators, name.endpoint);
     let status = Some(Box::new(slot.status_of_failed()));
     Error::Refused { address: Box::new(address), cause, status }

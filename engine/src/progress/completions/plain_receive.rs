@@ -4,7 +4,7 @@
 //! ([`super::CompletionSlot`]), which all other code uses, if its message is not whole, its
 //! completion is not a plain one, or its queue closes.
 
-use super::{CompletionRoute, Completions, PostedTo, Posting};
+use super::{Completions, PostedTo, Posting};
 use crate::memory::{Buffer, RegionSlice, Shape, Span, copy_bytes, copy_bytes_to};
 use crate::progress::counters::{CounterEvents, UNCOUNTED};
 use crate::progress::post::Memory;
@@ -120,7 +120,7 @@ impl Completions {
         &mut self,
         id: Id,
         memory: ReceiveMemory,
-        to: PostedTo<u32>,
+        to: PostedTo,
         endpoint: u16,
     ) {
         let index = id.index();
@@ -145,24 +145,23 @@ impl Completions {
     /// Gives receive `id` a general slot, if it is a plain one.
     #[inline]
     pub(super) fn make_general(&mut self, id: Id) {
-        if self.plain_receives.get(id.index()).is_some_and(|receive| receive.memory.is_some()) {
-            self.turn_into_slot(id);
+        if let Some(receive) = self.plain_receives.get_mut(id.index())
+            && let Some(memory) = receive.memory.take()
+        {
+            let &mut PlainReceive { user_data, queue, counts_for, silent, .. } = receive;
+            self.turn_into_slot(id, memory, PostedTo { queue, user_data, silent }, counts_for);
         }
     }
 
     #[cold]
-    fn turn_into_slot(&mut self, id: Id) {
-        let receive = &mut self.plain_receives[id.index()];
-        let Some(memory) = receive.memory.take() else { return };
-        let &mut PlainReceive { user_data, queue, counts_for, silent, .. } = receive;
+    fn turn_into_slot(&mut self, id: Id, memory: ReceiveMemory, to: PostedTo, counts_for: u16) {
         let (kind, memory) = (OperationKind::Receive, memory.into_memory());
         // Both are noted when it matches, or ends without a message.
         let (peer, envelope) = (None, Envelope::UNTAGGED);
-        let route = CompletionRoute::Queue { queue, user_data, silent };
-        self.insert(id, Posting { kind, route, memory, peer, envelope });
+        self.insert(id, Posting { kind, route: to.route(), memory, peer, envelope });
         // It was reserved already.
-        self.queues[queue as usize].release();
-        if let Some(Some(slot)) = self.slots.get_mut(id.index()) {
+        self.queues[to.queue as usize].release();
+        if let Some(slot) = self.slot_mut(id) {
             slot.counts_for = counts_for;
         }
     }
@@ -218,8 +217,8 @@ impl Completions {
     pub(super) fn make_general_where(&mut self, is_wanted: impl Fn(u32) -> bool) {
         for index in 0..self.plain_receives.len() {
             let receive = &self.plain_receives[index];
-            if receive.memory.is_some() && is_wanted(receive.queue) {
-                self.turn_into_slot(Id::from_u64(index as u64));
+            if is_wanted(receive.queue) {
+                self.make_general(Id::from_u64(index as u64));
             }
         }
     }

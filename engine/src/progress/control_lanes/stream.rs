@@ -17,7 +17,7 @@
 
 use std::io::{self, ErrorKind};
 
-use super::{ControlLane, ControlLanes};
+use super::{ControlConnection, ControlLanes};
 use crate::driver::AnyDriver;
 use crate::progress::context::LaneCx;
 use crate::progress::traits::{Interest, LaneKey};
@@ -49,7 +49,7 @@ pub(in crate::progress) enum SentRest {
     Blocked,
 }
 
-impl ControlLane {
+impl ControlConnection {
     /// Returns the bytes of long segments that may still be sent in turn `poll`.
     pub(in crate::progress) fn long_bytes_left(&self, poll: u64) -> usize {
         if self.long_poll == poll { self.long_bytes_left } else { LONG_BYTES_PER_TURN }
@@ -81,7 +81,7 @@ fn send_whole(driver: &mut AnyDriver, lane: LaneKey, bytes: &[u8]) -> usize {
     sent + driver.send(lane, second).unwrap_or(0)
 }
 
-impl ControlLane {
+impl ControlConnection {
     /// Passes a segment to the kernel if nothing is ahead of it and it is worth a call of its own;
     /// `unsent` keeps what the kernel does not take. Returns how much it takes. An error is
     /// detected with the next call.
@@ -127,9 +127,8 @@ impl ControlLanes {
         driver: &mut AnyDriver,
     ) -> io::Result<bool> {
         let mut happened = false;
-        loop {
+        while let Some(lane) = self.of(session).writable() {
             let control = self.of(session);
-            let Some(lane) = control.writable() else { return Ok(happened) };
             let mut sent = 0;
             let is_new = control.unsent.is_empty();
             if is_new {
@@ -154,9 +153,10 @@ impl ControlLanes {
             }
             match self.send_rest(session, core, driver)? {
                 SentRest::Taken => happened = true,
-                SentRest::Blocked => return Ok(happened),
+                SentRest::Blocked => break,
             }
         }
+        Ok(happened)
     }
 
     /// Sends the segment staged last for a session on its control connection, if nothing else
@@ -168,14 +168,13 @@ impl ControlLanes {
         core: &mut Core,
         driver: &mut AnyDriver,
     ) -> io::Result<bool> {
-        let Some(control) = self.all.get_mut(session as usize) else { return Ok(false) };
+        let control = self.of(session);
         let Some(lane) = control.writable() else { return Ok(false) };
-        let entered = core.enter(session);
-        let Some(lone) = entered.and_then(|(it, cx)| it.lone_segment(cx)) else { return Ok(false) };
-        let has_checksums = lone.has_checksums();
-        let sent = control.send_segment(driver, lane, (lone.take(), has_checksums));
-        control.await_something(session, &mut self.awaited);
+        let lone = core.enter(session).and_then(|(it, cx)| it.lone_segment(cx));
+        let Some(lone) = lone else { return Ok(false) };
+        let sent = control.send_segment(driver, lane, lone.take_for_stream());
         let is_whole = control.unsent.is_empty();
+        self.await_something(session);
         if sent > 0 {
             core.with(session, |it, _| it.expect_answer());
         }
@@ -193,23 +192,22 @@ impl ControlLanes {
         cx: &mut LaneCx<'_>,
     ) -> io::Result<bool> {
         let mut happened = false;
-        loop {
+        while let Some(lane) = self.of(session).writable() {
             let control = self.of(session);
-            let Some(lane) = control.writable() else { return Ok(happened) };
             if control.unsent.is_empty() {
                 if !may_begin {
-                    return Ok(happened);
+                    break;
                 }
                 if control.long_bytes_left(poll) == 0 {
                     if cx.core.session(session).is_some_and(|it| it.segments.has_long()) {
                         cx.core.with(session, |it, cx| it.flush_after_others(cx));
                     }
-                    return Ok(happened);
+                    break;
                 }
                 let entered = cx.core.enter(session);
                 let Some((bytes, has_checksums)) = entered.and_then(|(it, cx)| it.poll_long(cx))
                 else {
-                    return Ok(happened);
+                    break;
                 };
                 control.count_long(poll, bytes.len());
                 let sent = if has_checksums {
@@ -233,9 +231,10 @@ impl ControlLanes {
             }
             match self.send_rest(session, cx.core, cx.driver)? {
                 SentRest::Taken => happened = true,
-                SentRest::Blocked => return Ok(happened),
+                SentRest::Blocked => break,
             }
         }
+        Ok(happened)
     }
 
     /// Sends the long segment staged last, if it is alone, as far as the kernel takes it; then
@@ -246,7 +245,7 @@ impl ControlLanes {
         bytes: &[u8],
         cx: &mut LaneCx<'_>,
     ) {
-        cx.completions.copied_bytes += bytes.len() as u64;
+        cx.completions.count_copied(bytes.len() as u64);
         cx.core.ready_mut().take_if_latest(session, Work::Flush);
         let control = self.of(session);
         let (mut sent, mut length) = (0, 0);
@@ -285,9 +284,8 @@ impl ControlLanes {
         core: &mut Core,
         driver: &mut AnyDriver,
     ) -> io::Result<SentRest> {
-        loop {
+        while let Some(lane) = self.of(session).writable() {
             let control = self.of(session);
-            let Some(lane) = control.writable() else { return Ok(SentRest::Blocked) };
             if control.unsent.is_empty() {
                 return Ok(SentRest::Taken);
             }
@@ -310,6 +308,7 @@ impl ControlLanes {
                 Err(error) => return Err(error),
             }
         }
+        Ok(SentRest::Blocked)
     }
 
     /// Sends a goodbye on the control lane of a session, as far as the kernel takes it; the lane is

@@ -88,7 +88,7 @@ impl Engine {
     /// payload `bytes` into its segment, for a possible retransmission.
     fn write_before_copy(&mut self, session: u32, ring: u64, hint: Hint, bytes: &[u8]) {
         let state = &mut *self.state;
-        state.completions.copied_bytes += bytes.len() as u64;
+        state.completions.count_copied(bytes.len() as u64);
         let entered = state.core.enter(session);
         let lone = entered.and_then(|(it, cx)| it.lone_segment(cx));
         let Some(segment) = lone.map(Lone::take) else {

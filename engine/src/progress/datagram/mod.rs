@@ -57,7 +57,7 @@ const COLD_TURNS: u32 = 64;
 
 /// Datagrams of an engine.
 #[derive(Debug, Default)]
-pub(crate) struct Datagrams {
+pub(crate) struct EngineDatagrams {
     /// The socket, which each driver gets a copy of.
     socket: Option<EngineFd<UdpSocket>>,
     /// Why there is none: the system, or the last attached driver, rejected it.
@@ -67,13 +67,13 @@ pub(crate) struct Datagrams {
     /// Longest datagram that its NIC carries, if known.
     longest: usize,
     /// Bytes of bulk data that fit the socket's buffer alone.
-    pub(crate) socket_window_bytes: u64,
+    socket_window_bytes: u64,
     /// What this engine announces.
-    pub(super) announced: Announced,
+    announced: Announced,
     is_polled: bool,
     is_watched: bool,
     /// The last turn read as many as permitted.
-    pub(super) has_more: bool,
+    has_more: bool,
     idle_turns: u32,
     /// When the first of these turns was.
     idle_since_ns: u64,
@@ -86,7 +86,7 @@ pub(crate) struct Datagrams {
     has_slept: bool,
 }
 
-impl Datagrams {
+impl EngineDatagrams {
     /// Creates the datagrams of an engine with `socket`, which is non-blocking, of at most
     /// `longest` bytes. `needs_frames`: by AF_XDP or not at all.
     pub(crate) fn new(socket: UdpSocket, port: u16, longest: usize, needs_frames: bool) -> Self {
@@ -118,17 +118,17 @@ impl Datagrams {
 
     /// Gives a driver the socket. Without datagrams everything uses TCP, unless AF_XDP is required.
     pub(super) fn attach(&mut self, driver: &mut dyn Driver) -> Result<(), Error> {
-        let Some(socket) = &self.socket else { return Ok(()) };
-        let opened = socket.try_clone().and_then(|socket| driver.open_datagrams(socket));
-        match opened {
-            Ok(()) => {
+        let copy = self.socket.as_ref().map(|socket| socket.try_clone());
+        match copy.map(|copy| copy.and_then(|socket| driver.open_datagrams(socket))) {
+            None => return Ok(()),
+            Some(Ok(())) => {
                 let longest = driver.datagram_bytes_max().min(self.longest);
                 let frames = driver.frame_state();
                 self.announced.bytes = longest as u16;
                 self.announced.as_frames =
                     matches!(frames, FrameState::Up { .. } | FrameState::Down { .. });
             }
-            Err(error) => self.refuse(&error),
+            Some(Err(error)) => self.refuse(&error),
         }
         (self.is_polled, self.is_watched, self.is_blocked) = (false, false, false);
         self.blocked.clear();
@@ -146,6 +146,22 @@ impl Datagrams {
     /// Returns the socket, if datagrams are used; otherwise why a driver rejected it, if one did.
     pub(crate) fn socket(&self) -> Result<&EngineFd<UdpSocket>, Option<&str>> {
         self.socket.as_ref().ok_or(self.refusal.as_deref())
+    }
+
+    /// Sets how many bytes of bulk data fit the socket's buffer alone.
+    pub(crate) fn set_socket_window(&mut self, bytes: u64) {
+        self.socket_window_bytes = bytes;
+    }
+
+    /// Returns what this engine announces.
+    pub(super) fn announced(&self) -> Announced {
+        self.announced
+    }
+
+    /// Returns whether the last turn read as many as permitted.
+    #[inline]
+    pub(super) fn has_more(&self) -> bool {
+        self.has_more
     }
 
     fn is_open(&self) -> bool {
@@ -436,16 +452,20 @@ impl LaneCx<'_> {
         if !self.driver.accepts_local_peers() {
             return;
         }
-        let Some(known) = self.core.session(session) else { return };
-        let Some((name, address)) = self.paths.first_path(session) else { return };
-        let Some(keys) = known.keys.as_ref().filter(|_| known.is_connected()) else { return };
-        self.driver.connect_peer(LocalPeer {
-            session: name,
-            engine: known.engine,
-            address,
-            key: keys.shared_memory(),
-            is_initiator: known.connection.is_initiator(),
-        });
+        let known = self.core.session(session).filter(|known| known.is_connected());
+        // Without datagrams it has no path.
+        let path = self.paths.first_path(session);
+        if let Some((known, (name, address))) = known.zip(path)
+            && let Some(keys) = debug_assert_some!(known.keys.as_ref(), "its paths use them")
+        {
+            self.driver.connect_peer(LocalPeer {
+                session: name,
+                engine: known.engine,
+                address,
+                key: keys.shared_memory(),
+                is_initiator: known.connection.is_initiator(),
+            });
+        }
     }
 }
 

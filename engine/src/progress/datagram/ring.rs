@@ -83,19 +83,23 @@ impl Rings {
         driver: &mut AnyDriver,
     ) -> bool {
         controls.of(session).set_refused(false);
-        for written in 0..DATAGRAMS_PER_FLUSH {
-            let next = core.enter(session).and_then(|(it, cx)| {
-                it.poll_segment(cx, RING_SEGMENT_BYTES_MAX, Asks::WhenAwaited)
-            });
-            let Some(segment) = next else { return written > 0 };
+        let mut written = 0;
+        while let Some(segment) = core
+            .enter(session)
+            .and_then(|(it, cx)| it.poll_segment(cx, RING_SEGMENT_BYTES_MAX, Asks::WhenAwaited))
+        {
             let token = segment.token;
             if !driver.write_segment(ring, [segment.bytes, &[]]) {
                 self.refuse(session, token, core, controls);
-                return written > 0;
+                break;
+            }
+            written += 1;
+            if written == DATAGRAMS_PER_FLUSH {
+                core.with(session, |it, cx| it.flush_after_others(cx));
+                break;
             }
         }
-        core.with(session, |it, cx| it.flush_after_others(cx));
-        true
+        written > 0
     }
 
     /// Handles a segment without space, or without a ring, which the driver is about to report. The

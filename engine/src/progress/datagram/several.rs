@@ -72,7 +72,7 @@ impl EngineState {
         let Transition { from, to, cause } = change;
         tracing::info!(peer = %address, nic, %remote, ?from, ?to, "path state changed: {cause}");
         let event = Event::PathChanged { address, rail, remote, state: state_of(to), cause };
-        self.completions.events.push(&event);
+        self.completions.events_mut().push(&event);
     }
 }
 

@@ -15,8 +15,7 @@ impl Engine {
     pub(in crate::progress) fn transmit_lone(&mut self, session: u32) -> bool {
         let EngineState { core, paths, controls, rings, datagrams, clock, now_ns, .. } =
             &mut *self.state;
-        let Some(control) = controls.get(session) else { return false };
-        if control.has_unsent() || datagrams.is_blocked {
+        if controls.of(session).has_unsent() || datagrams.is_blocked {
             return false;
         }
         if let Some(ring) = paths.ring_of(session) {

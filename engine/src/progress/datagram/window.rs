@@ -1,7 +1,7 @@
 //! Limit on bulk data outstanding to an engine in datagrams.
 
 use super::super::traits::{DATAGRAM_BYTES_MIN, FrameState};
-use super::Datagrams;
+use super::EngineDatagrams;
 use crate::proto::core::Core;
 
 /// Returns the bulk window for `room_bytes` of datagram buffers: a quarter is reserved for
@@ -22,7 +22,7 @@ fn window_now(frames: &FrameState, socket_window_bytes: u64) -> Option<u64> {
     }
 }
 
-impl Datagrams {
+impl EngineDatagrams {
     /// Adapts the window to the number of XDP frames. Outstanding grants remain: their data may be
     /// lost, and is retransmitted then.
     ///

@@ -64,16 +64,15 @@ impl Handshakes {
         cx: &mut SetupCx<'_>,
     ) {
         let core = &mut cx.lanes.core;
-        let known = core.session(session);
-        let known = known.filter(|known| known.connection.phase() == Phase::Connecting);
-        let Some((target, answered)) = known.map(|it| (it.engine, it.connection.answered())) else {
+        let entered = core.enter(session);
+        let wanted = entered.filter(|(it, _)| it.connection.phase() == Phase::Connecting);
+        let Some((known, mut of_it)) = wanted else {
             // The session was abandoned, established otherwise, or took too long: the loop is about
             // to drop the attempt, and its hello must not reserve a window.
             return;
         };
-        let id = self.new_session_id();
-        let offered = core.with(session, |it, mut cx| it.offer_in_hello(&mut cx, id));
-        let Some(ours) = offered else { return };
+        let (target, answered) = (known.engine, known.connection.answered());
+        let ours = known.offer_in_hello(&mut of_it, self.new_session_id());
         let epoch = core.shared_mut().peers_mut().next_epoch();
         let mut hello = cx.hello(target, KIND_CONTROL, ours);
         (hello.epoch, hello.answered) = (epoch.into(), answered.into());
@@ -264,9 +263,7 @@ impl SetupCx<'_> {
     /// Handles a reply that is not authenticated: the attempt has failed, whatever it contains.
     pub(super) fn handle_distrust(&mut self, session: u32, distrust: Distrust) {
         self.drop_attempt(session);
-        let now_ns = *self.lanes.now_ns;
-        let Some(connection) = self.lanes.core.connection(session) else { return };
-        let step = match distrust {
+        self.end_attempt(session, |connection, now_ns| match distrust {
             Distrust::Version(theirs) => {
                 let failure = PeerFailure::Version { theirs, ours: VERSION };
                 connection.handle_attempt_ended(now_ns, failure)
@@ -279,7 +276,6 @@ impl SetupCx<'_> {
                 );
                 connection.handle_attempt_failed(now_ns, &cause)
             }
-        };
-        self.lanes.core.apply(session, step, self.lanes.completions);
+        });
     }
 }

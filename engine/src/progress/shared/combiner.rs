@@ -372,7 +372,7 @@ impl<'a, S, T> CombinerGuard<'a, S, T> {
     /// Releases the lock if nothing is queued, and returns whether it did.
     #[inline]
     fn try_release(&mut self) -> bool {
-        let Some(holder) = self.holder.take() else { return true };
+        let holder = self.holder.take().expect(PRESENT);
         let has_leftover = &self.combiner.has_leftover;
         if has_leftover.load(Ordering::Relaxed) {
             has_leftover.store(false, Ordering::Relaxed);
@@ -385,7 +385,7 @@ impl<'a, S, T> CombinerGuard<'a, S, T> {
     /// other thread may have seen.
     #[cold]
     fn leave(&mut self) -> bool {
-        let Some(holder) = self.holder.take() else { return false };
+        let holder = self.holder.take().expect(PRESENT);
         add(&self.combiner.leftovers, 1);
         self.combiner.has_leftover.store(true, Ordering::Release);
         holder.release()

@@ -1,7 +1,7 @@
 //! Shared engines: several threads post to one engine, and wait for its completions.
 //!
 //! ```text
-//!  post ──> Shared (who waits, sleeps, rings) ──> Combiner (inline, or a request) ──> QueueLock
+//!  post ──> SharedProgress (who waits, sleeps, rings) ──> Combiner (now, or queued) ──> QueueLock
 //!  wait ──────┘          └──> WaitSet (sleeping threads)                    (lock and queue)
 //! ```
 //!
@@ -27,5 +27,5 @@ mod wait_set;
 pub(super) use chunks::{ChunkWriter, Chunks, chunks};
 pub(super) use combiner::{CombinerCounts, CombinerGuard, PostOutcome};
 pub(crate) use count::SharedCounter;
-pub(super) use wait::{Doorbell, Progress, Shared};
+pub(super) use wait::{Doorbell, Progress, SharedProgress};
 pub(super) use wait_set::Keys;

@@ -1,9 +1,9 @@
 //! Posts of tests, models and benches, and the order in which they were applied.
 
 use super::combiner::{Combiner, PostOutcome};
-use super::wait::{Doorbell, Shared};
+use super::wait::{Doorbell, SharedProgress};
 
-/// Posts to a combiner as [`Shared`] does, without waiters.
+/// Posts to a combiner as [`SharedProgress`] does, without waiters.
 #[inline]
 pub(crate) fn post_to<S, T, R>(
     combiner: &Combiner<S, T>,
@@ -24,7 +24,7 @@ pub(crate) fn post_to<S, T, R>(
 /// Posts as engines do.
 #[inline]
 pub(crate) fn post_shared<S, T, R>(
-    shared: &Shared<S, T, impl Doorbell<S>>,
+    shared: &SharedProgress<S, T, impl Doorbell<S>>,
     inline: impl Fn(&mut S) -> R,
     queued: impl FnOnce() -> T,
     apply: impl FnMut(&mut S, T) + Copy,

@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use super::chunks::chunks;
 use super::combiner::{Combiner, Left, PostOutcome};
 use super::posts::{check_order, post_shared, post_to};
-use super::wait::{Doorbell, Progress, Shared};
+use super::wait::{Doorbell, Progress, SharedProgress};
 use super::wait_set::{Keys, WaitSet};
 
 /// (thread, number)
@@ -257,7 +257,7 @@ impl Doorbell<Engine> for Arc<Bell> {
 }
 
 struct Threads {
-    shared: Shared<Engine, usize, Arc<Bell>>,
+    shared: SharedProgress<Engine, usize, Arc<Bell>>,
     bell: Arc<Bell>,
     done: Vec<AtomicUsize>,
 }
@@ -265,7 +265,7 @@ struct Threads {
 impl Threads {
     fn new(threads: usize) -> Self {
         let bell = Arc::new(Bell::new());
-        let shared = Shared::new(Engine::default(), Arc::clone(&bell));
+        let shared = SharedProgress::new(Engine::default(), Arc::clone(&bell));
         Self { shared, bell, done: (0..threads).map(|_| AtomicUsize::new(0)).collect() }
     }
 

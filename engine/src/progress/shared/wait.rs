@@ -79,7 +79,7 @@ pub(crate) trait Progress<S, T> {
     /// first. It may stay armed: the leader may find that it need not sleep.
     fn arm(&mut self, state: &mut S) -> Option<Self::Plan>;
     /// Called when the lock is free again after a turn in which something happened: the place for
-    /// [`Shared::notify`].
+    /// [`SharedProgress::notify`].
     fn released(&mut self);
     /// Sleeps until the plan, the wake-up descriptor, or `until`. May return early.
     fn sleep(&mut self, plan: Self::Plan, until: Option<Instant>);
@@ -88,7 +88,7 @@ pub(crate) trait Progress<S, T> {
 /// A state that threads post to and wait for; see the module, and [`super::combiner`] for the
 /// effect of a post.
 #[derive(Debug)]
-pub(crate) struct Shared<S, T, B> {
+pub(crate) struct SharedProgress<S, T, B> {
     combiner: Combiner<S, T>,
     bell: B,
     leader: CachePadded<Leader>,
@@ -118,7 +118,7 @@ fn is_over(until: Option<Instant>) -> bool {
     until.is_some_and(|until| Instant::now() >= until)
 }
 
-impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
+impl<S, T, B: Doorbell<S>> SharedProgress<S, T, B> {
     pub(crate) fn new(state: S, bell: B) -> Self {
         let leader = Leader {
             phase: AtomicU32::new(FREE),
@@ -470,7 +470,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
 
 /// The calling thread leads until this is dropped, also by a panic.
 struct LeadGuard<'a, S, T, B> {
-    shared: &'a Shared<S, T, B>,
+    shared: &'a SharedProgress<S, T, B>,
 }
 
 impl<S, T, B> Drop for LeadGuard<'_, S, T, B> {

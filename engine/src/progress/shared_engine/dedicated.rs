@@ -41,11 +41,11 @@ impl Dedicated {
                 tracing::debug!("a dedicated engine waits longer for its core: {error}");
             }
             let is_over = || {
-                let has_failed = of_thread.failure.get().is_some();
+                let has_failed = of_thread.failure().is_some();
                 (has_failed || ends.load(Ordering::Acquire)).then_some(())
             };
             let mut leading = Leading::for_ever(&of_thread);
-            of_thread.shared.wait(Keys::ALL, None, is_over, &mut leading);
+            of_thread.shared().wait(Keys::ALL, None, is_over, &mut leading);
         })?;
         Ok(Self { place: Arc::clone(place), is_over, thread: Some(thread) })
     }
@@ -54,10 +54,10 @@ impl Dedicated {
 impl Drop for Dedicated {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
-        self.place.shared.notify(Keys::ALL);
-        let Some(thread) = self.thread.take() else { return };
+        self.place.shared().notify(Keys::ALL);
         // A waker called by it may drop the engine: it ends after that.
-        if thread.thread().id() != std::thread::current().id() {
+        let is_other = |it: &mut JoinHandle<()>| it.thread().id() != std::thread::current().id();
+        if let Some(thread) = self.thread.take_if(is_other) {
             // A panic was reported already.
             let _ = thread.join();
         }

@@ -12,11 +12,11 @@ use crate::progress::caretaker::Membership;
 pub(crate) struct DomainEngines {
     /// Number of engines, including dropped ones not removed yet.
     count: AtomicUsize,
-    known: Mutex<Known>,
+    known: Mutex<EnginePlaces>,
 }
 
 #[derive(Default)]
-struct Known {
+struct EnginePlaces {
     places: Vec<Weak<EnginePlace>>,
     /// The next one to help.
     next: usize,
@@ -57,7 +57,7 @@ impl DomainEngines {
         for _ in 0..count {
             known.next = (known.next + 1) % count;
             let next = known.places[known.next].upgrade();
-            let is_idle = |it: &Arc<EnginePlace>| !it.shared.has_leader();
+            let is_idle = |it: &Arc<EnginePlace>| !it.shared().has_leader();
             if let Some(next) = next.filter(|it| !std::ptr::eq(&**it, place) && is_idle(it)) {
                 return Some(next);
             }
@@ -70,23 +70,23 @@ impl EnginePlace {
     /// Makes a turn for an engine without a leader, unless some thread does.
     #[inline]
     pub(super) fn help(&self, caretaker: Option<&Membership>) {
-        if let Some(idle) = self.domain_engines.next_idle(self) {
+        if let Some(idle) = self.domain_engines().next_idle(self) {
             idle.be_helped(caretaker);
         }
     }
 
     fn be_helped(&self, caretaker: Option<&Membership>) {
-        if self.failure.get().is_some() {
+        if self.failure().is_some() {
             return;
         }
         let pending = RefCell::default();
-        let turn = self.shared.try_enter(
+        let turn = self.shared().try_enter(
             |inside| {
                 let turn = inside.engine.as_mut().map(|engine| engine.progress());
                 if matches!(turn, Some(Ok(true))) {
-                    self.helped.store(self.helped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    self.count_help();
                 }
-                self.activity.count();
+                self.count_call();
                 inside.after(self, &pending);
                 turn
             },

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::nanoseconds;
 use super::place::{EnginePlace, PendingWakeups};
@@ -12,7 +11,7 @@ use crate::progress::completions::{PostedTo, counted_as};
 use crate::progress::engine::Engine;
 use crate::progress::one_sided;
 use crate::progress::outside::Ticket;
-use crate::progress::post::{Memory, Posted, Refused, kind_of};
+use crate::progress::post::{Memory, PostResult, Refused, kind_of};
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
@@ -28,7 +27,7 @@ pub(super) const NAMELESS: u64 = u64::MAX;
 /// Destination of a request's completion.
 #[derive(Debug)]
 pub(super) enum CompletionTarget {
-    Queue { to: PostedTo<u32>, number: u64 },
+    Queue { to: PostedTo, number: u64 },
     Ticket(Arc<Ticket>),
 }
 
@@ -39,7 +38,7 @@ pub(super) enum PostRequest {
     Inject {
         request: SendRequest,
         bytes: Copied,
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     },
     Send {
@@ -72,7 +71,7 @@ pub(super) struct OneSidedPost {
     pub(super) memory: Memory,
     pub(super) end: CompletionTarget,
     /// Destination of the failure of the flush before one with a fence.
-    pub(super) flushed_to: PostedTo<u32>,
+    pub(super) flushed_to: PostedTo,
     pub(super) more: bool,
 }
 
@@ -81,7 +80,7 @@ pub(super) struct OneSidedPost {
 pub(super) struct PutPost {
     pub(super) request: OneSidedRequest,
     pub(super) bytes: Copied,
-    pub(super) to: PostedTo<u32>,
+    pub(super) to: PostedTo,
     pub(super) more: bool,
 }
 
@@ -192,7 +191,7 @@ impl Inside {
         while self.waiting_injects.front().is_some_and(|id| !operations.contains(*id)) {
             self.waiting_injects.pop_front();
         }
-        place.waiting_injects.store(self.waiting_injects.len(), Ordering::Relaxed);
+        place.set_waiting_injects(self.waiting_injects.len());
     }
 
     /// Posts a request that was left to the holder. One that a limit refuses ends with that error:
@@ -277,7 +276,7 @@ impl Inside {
             }
             CompletionTarget::Ticket(ticket) => {
                 let posted = self.engine().start_send(request, memory, more, Some(ticket))?;
-                if let Posted::Sent(status, buffer) = posted {
+                if let PostResult::Sent(status, buffer) = posted {
                     self.engine().state.completions.end_ticket(ticket, Ok(status), buffer);
                 }
             }
@@ -308,7 +307,7 @@ impl Inside {
         request: OneSidedRequest,
         memory: Memory,
         end: &CompletionTarget,
-        flushed_to: PostedTo<u32>,
+        flushed_to: PostedTo,
         more: bool,
     ) -> Result<(), Refused> {
         match end {

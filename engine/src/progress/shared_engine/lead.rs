@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -40,15 +39,15 @@ impl SharedEngine {
         mut ready: impl FnMut() -> Option<R>,
     ) -> Result<Option<R>, Error> {
         self.refuse_inherited()?;
-        let failure = &self.place.failure;
+        let place = &self.place;
         let keys = Keys::of_classes(classes).unwrap_or(Keys::ALL);
         let mut leading = Leading::new(&self.place, self.membership.as_ref());
-        let answer = self.place.shared.wait(
+        let answer = self.place.shared().wait(
             keys,
             deadline,
             || match ready() {
                 Some(answer) => Some(Ok(answer)),
-                None => failure.get().map(|error| Err(error.clone())),
+                None => place.failure().map(|error| Err(error.clone())),
             },
             &mut leading,
         );
@@ -62,7 +61,7 @@ impl SharedEngine {
 
     /// Returns how long to spin before sleeping.
     pub(crate) fn spin(&self) -> Duration {
-        self.place.spin
+        self.place.spin()
     }
 
     /// Creates an object to sleep on, for one thread.
@@ -93,7 +92,7 @@ impl SharedEngine {
     /// Registers a task to be woken when there is work. Returns `false` if nothing could wake it.
     pub(crate) fn wake_when_readable(&self, waker: &Waker) -> bool {
         let Some(membership) = &self.membership else { return self.thread.is_some() };
-        let tasks = &self.place.tasks;
+        let tasks = self.place.tasks();
         // Registered before others take the events that it sleeps for.
         tasks.wake_when_readable(waker);
         if let Err(error) = self.arm(tasks) {
@@ -182,7 +181,7 @@ impl Progress<Inside, PostRequest> for Leading<'_> {
                 true
             }
         };
-        self.place.activity.count();
+        self.place.count_call();
         inside.after(self.place, &self.pending);
         if happened {
             (self.idle_since, self.turns) = (None, 0);
@@ -198,7 +197,7 @@ impl Progress<Inside, PostRequest> for Leading<'_> {
         }
         let now = Instant::now();
         let since = *self.idle_since.get_or_insert(now);
-        if now - since < self.place.spin {
+        if now - since < self.place.spin() {
             return None;
         }
         if !self.pending.borrow().wakeups.is_empty() {
@@ -235,10 +234,10 @@ impl Progress<Inside, PostRequest> for Leading<'_> {
         let left = limit.map_or(left, |limit| limit.min(left));
         let timeout = Timespec::try_from(left).ok();
         let place = self.place;
-        let bell = &place.shared.bell().0;
+        let bell = &place.shared().bell().0;
         let mut fds =
-            [PollFd::new(&place.wake_fd, PollFlags::IN), PollFd::new(bell, PollFlags::IN)];
-        place.sleeps.store(place.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            [PollFd::new(place.wake_fd(), PollFlags::IN), PollFd::new(bell, PollFlags::IN)];
+        place.count_sleep();
         #[cfg(any(test, feature = "sim"))]
         if place.sleeps_in_world() {
             self.turns = 0;

@@ -36,7 +36,7 @@ use super::shared::CombinerCounts;
 use crate::driver::AnyDriver;
 use crate::driver::traits::{Driver, LaneKey};
 use crate::forks::{EngineFd, Gate, INHERITED, OwnerProcess};
-use crate::types::{Error, OperationId, OperationName};
+use crate::types::Error;
 
 /// Maximum requests that wait for the holder; beyond it posts are refused for the time being.
 const REQUESTS_MAX: usize = 1 << 14;
@@ -79,7 +79,7 @@ impl SharedEngine {
         let place = EnginePlace::new(engine, domain_engines);
         let place = place.map_err(|error| Error::system("cannot share an engine", error))?;
         let place = Arc::new(place);
-        place.domain_engines.join(&place);
+        place.domain_engines().join(&place);
         let gate = Some(Gate::new(place.clone()));
         let cared: Arc<dyn Cared> = place.clone();
         let (membership, thread) = (Membership::new(cared), None);
@@ -132,12 +132,12 @@ impl SharedEngine {
 
     /// Returns the combiner's counters, and how often a leader slept.
     pub(crate) fn counts(&self) -> (CombinerCounts, u64) {
-        (self.place.shared.combiner().counts(), self.place.sleeps.load(Ordering::Relaxed))
+        (self.place.shared().combiner().counts(), self.place.sleeps())
     }
 
     /// Returns the number of useful turns made by waiters for another engine of its domain.
     pub(crate) fn helped(&self) -> u64 {
-        self.place.helped.load(Ordering::Relaxed)
+        self.place.helped()
     }
 
     fn after_call(&self, pending: RefCell<PendingWakeups>) {
@@ -154,10 +154,10 @@ impl SharedEngine {
     fn with_inside<R>(&self, call: impl FnOnce(&mut Inside) -> R) -> R {
         assert!(!self.owner.is_forked(), "{INHERITED}");
         let pending = RefCell::default();
-        let answer = self.place.shared.enter(
+        let answer = self.place.shared().enter(
             |inside| {
                 let answer = call(inside);
-                self.place.activity.count();
+                self.place.count_call();
                 inside.after(&self.place, &pending);
                 answer
             },
@@ -170,7 +170,7 @@ impl SharedEngine {
     /// Makes a call as [`Self::with`] does; `None`, without a call, if this thread is inside
     /// already.
     pub(crate) fn with_to_let_go<R>(&self, call: impl FnOnce(&mut Engine) -> R) -> Option<R> {
-        if self.is_inherited() || self.place.shared.combiner().is_held_here() {
+        if self.is_inherited() || self.place.shared().combiner().is_held_here() {
             return None;
         }
         Some(self.with(call))
@@ -178,7 +178,7 @@ impl SharedEngine {
 
     /// Executes a turn, unless another thread does.
     pub(crate) fn progress(&self) -> Result<bool, Error> {
-        if let Some(error) = self.place.failure.get() {
+        if let Some(error) = self.place.failure() {
             return Err(error.clone());
         }
         let guard = match self.try_begin() {
@@ -213,17 +213,6 @@ impl SharedEngine {
         self.place.notify_waiters(RefCell::new(PendingWakeups { wakeups, is_sooner: false }));
     }
 
-    /// Cancels an operation of a queue; returns `false` if it is too late.
-    pub(crate) fn cancel(&self, operation: OperationId) -> bool {
-        self.with_inside(|inside| {
-            let id = match operation.0 {
-                OperationName::Posted(id) => Some(id),
-                OperationName::Requested(number) => inside.names.get(&number).copied(),
-            };
-            id.is_some_and(|id| inside.engine().state.cancel(id))
-        })
-    }
-
     /// Cancels the operation of a ticket; returns `false` if it is too late.
     pub(crate) fn cancel_ticket(&self, ticket: &Ticket) -> bool {
         self.with(|engine| ticket.operation().is_some_and(|id| engine.state.cancel(id)))
@@ -240,13 +229,13 @@ impl Drop for SharedEngine {
             std::mem::forget((self.membership.take(), thread, gate, Arc::clone(&self.place)));
             return;
         }
-        self.place.domain_engines.leave(&self.place);
+        self.place.domain_engines().leave(&self.place);
         // Returns when the background thread has dropped the place, and the thread has ended.
         self.membership = None;
         self.thread = None;
         let take = |inside: &mut Inside| inside.engine.take();
         // All earlier posts are applied before; no thread is left to post more.
-        let engine = self.place.shared.enter(take, |inside, request| {
+        let engine = self.place.shared().enter(take, |inside, request| {
             if inside.engine.is_some() {
                 inside.apply(request);
             }

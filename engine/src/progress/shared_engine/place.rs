@@ -15,7 +15,7 @@ use crate::forks::{Closable, EngineFd};
 use crate::progress::caretaker::{Activity, Cared, Membership, SendEngine};
 use crate::progress::completions::Wakeups;
 use crate::progress::engine::Engine;
-use crate::progress::shared::{Doorbell, Keys, Shared};
+use crate::progress::shared::{Doorbell, Keys, SharedProgress};
 use crate::progress::sleep::NOTHING_DUE;
 use crate::progress::wait_object::WaitObject;
 use crate::progress::wakers::{survive, wake_all};
@@ -56,29 +56,29 @@ impl Doorbell<Inside> for Bell {
 
 /// State shared by threads and the background thread.
 pub(super) struct EnginePlace {
-    pub(super) shared: Shared<Inside, PostRequest, Bell>,
-    pub(super) activity: Activity,
+    shared: SharedProgress<Inside, PostRequest, Bell>,
+    activity: Activity,
     /// Readable when an armed driver has an event.
-    pub(super) wake_fd: EngineFd,
+    wake_fd: EngineFd,
     /// A copy of that, for the background thread.
-    pub(super) wake_fds: Arc<[EngineFd]>,
+    wake_fds: Arc<[EngineFd]>,
     /// The object that tasks sleep on.
-    pub(super) tasks: Arc<WaitObject>,
+    tasks: Arc<WaitObject>,
     /// All wait objects of this engine, that of the tasks included.
     wait_objects: Mutex<Vec<Weak<WaitObject>>>,
     /// How many of these are armed.
     armed: Arc<AtomicUsize>,
     /// The error that ended the driver.
-    pub(super) failure: OnceLock<Error>,
+    failure: OnceLock<Error>,
     /// Number of sleeps of leaders. Stored by the leader.
-    pub(super) sleeps: AtomicU64,
-    pub(super) spin: Duration,
+    sleeps: AtomicU64,
+    spin: Duration,
     /// The other engines of its domain.
-    pub(super) domain_engines: Arc<DomainEngines>,
+    domain_engines: Arc<DomainEngines>,
     /// Useful turns made by waiters for another engine. Stored by the holder.
-    pub(super) helped: AtomicU64,
+    helped: AtomicU64,
     /// Injects that were left to holders and wait for credit or space. Stored by the holder.
-    pub(super) waiting_injects: AtomicUsize,
+    waiting_injects: AtomicUsize,
 }
 
 impl Cared for EnginePlace {
@@ -145,7 +145,7 @@ impl EnginePlace {
         let armed = Arc::new(AtomicUsize::new(0));
         let tasks = Arc::new(WaitObject::new(wake_fd.try_clone()?, Arc::clone(&armed))?);
         Ok(Self {
-            shared: Shared::new(Inside::new(engine), Bell(bell)),
+            shared: SharedProgress::new(Inside::new(engine), Bell(bell)),
             activity: Activity::default(),
             wake_fd,
             wake_fds,
@@ -159,6 +159,73 @@ impl EnginePlace {
             helped: AtomicU64::new(0),
             waiting_injects: AtomicUsize::new(0),
         })
+    }
+
+    /// Returns what threads post to and wait for.
+    #[inline]
+    pub(super) fn shared(&self) -> &SharedProgress<Inside, PostRequest, Bell> {
+        &self.shared
+    }
+
+    /// Counts a call, which the background thread notices.
+    #[inline]
+    pub(super) fn count_call(&self) {
+        self.activity.count();
+    }
+
+    /// Returns the error that ended the driver.
+    pub(super) fn failure(&self) -> Option<&Error> {
+        self.failure.get()
+    }
+
+    /// Returns the descriptor that is readable when an armed driver has an event.
+    pub(super) fn wake_fd(&self) -> &EngineFd {
+        &self.wake_fd
+    }
+
+    /// Returns the object that tasks sleep on.
+    pub(super) fn tasks(&self) -> &WaitObject {
+        &self.tasks
+    }
+
+    /// Returns the time of busy polling before sleeping.
+    pub(super) fn spin(&self) -> Duration {
+        self.spin
+    }
+
+    /// Returns the other engines of its domain.
+    pub(super) fn domain_engines(&self) -> &DomainEngines {
+        &self.domain_engines
+    }
+
+    /// Counts a sleep of a leader. Called by the leader.
+    pub(super) fn count_sleep(&self) {
+        self.sleeps.store(self.sleeps() + 1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of sleeps of leaders.
+    pub(super) fn sleeps(&self) -> u64 {
+        self.sleeps.load(Ordering::Relaxed)
+    }
+
+    /// Counts a useful turn made by a waiter for another engine. Called by the holder.
+    pub(super) fn count_help(&self) {
+        self.helped.store(self.helped() + 1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of these.
+    pub(super) fn helped(&self) -> u64 {
+        self.helped.load(Ordering::Relaxed)
+    }
+
+    /// Sets how many injects wait for credit or space. Called by the holder.
+    pub(super) fn set_waiting_injects(&self, count: usize) {
+        self.waiting_injects.store(count, Ordering::Relaxed);
+    }
+
+    /// Returns how many injects wait: for the holder, or for credit or space after it.
+    pub(super) fn waiting_injects(&self) -> usize {
+        self.shared.combiner().queue_len() + self.waiting_injects.load(Ordering::Relaxed)
     }
 
     /// Returns whether any thread sleeps until the engine has an event.
@@ -185,12 +252,18 @@ impl EnginePlace {
         caretaker: Option<&Membership>,
         pending: RefCell<PendingWakeups>,
     ) {
+        self.wake_caretaker(caretaker);
+        self.notify_waiters(pending);
+    }
+
+    /// Wakes the background thread after a call, if it sleeps.
+    #[inline]
+    pub(super) fn wake_caretaker(&self, caretaker: Option<&Membership>) {
         if self.activity.wakes_caretaker()
             && let Some(caretaker) = caretaker
         {
             caretaker.wake();
         }
-        self.notify_waiters(pending);
     }
 
     /// Wakes sleepers on wait objects, after events were made for them.

@@ -9,12 +9,12 @@ use super::inside::{CompletionTarget, Copied, Inside, OneSidedPost, PostRequest,
 use crate::progress::completions::PostedTo;
 use crate::progress::engine::Engine;
 use crate::progress::outside::Ticket;
-use crate::progress::post::{Memory, Posted, Refused, beyond_inject_limit};
+use crate::progress::post::{Memory, PostResult, Refused, beyond_inject_limit};
+use crate::progress::posting::{PostTarget, named};
 use crate::progress::shared::{self, CombinerGuard};
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
-use crate::proto::table::Id;
 use crate::types::{Error, OperationId, OperationName};
 
 /// The lock of an engine.
@@ -23,9 +23,9 @@ pub(super) type Inner<'a> = CombinerGuard<'a, Inside, PostRequest>;
 /// Reason of a refused post.
 const OTHERS: &str = "queued posts of other threads";
 
-#[inline]
-fn named(id: Id) -> OperationId {
-    OperationId(OperationName::Posted(id))
+/// Returns the name of an operation that was left to the holder.
+fn requested(number: u64) -> OperationId {
+    OperationId(OperationName::Requested(number))
 }
 
 /// The calling thread has the engine, for a call that no earlier one waits before.
@@ -45,16 +45,10 @@ impl Turn<'_> {
     pub(super) fn end(self) {
         let Self { engine, guard } = self;
         let place = &*engine.place;
-        place.activity.count();
-        let ended = if guard.is_quiet() { place.shared.end(guard) } else { Err(guard) };
+        place.count_call();
+        let ended = if guard.is_quiet() { place.shared().end(guard) } else { Err(guard) };
         match ended {
-            Ok(()) => {
-                if place.activity.wakes_caretaker()
-                    && let Some(caretaker) = &engine.membership
-                {
-                    caretaker.wake();
-                }
-            }
+            Ok(()) => place.wake_caretaker(engine.membership.as_ref()),
             Err(guard) => engine.end_slowly(guard),
         }
     }
@@ -65,7 +59,7 @@ impl SharedEngine {
     /// waits.
     #[inline]
     pub(super) fn try_begin(&self) -> Result<Turn<'_>, Option<Inner<'_>>> {
-        let guard = self.place.shared.try_begin()?;
+        let guard = self.place.shared().try_begin()?;
         Ok(Turn { engine: self, guard })
     }
 
@@ -77,7 +71,7 @@ impl SharedEngine {
         inline: impl FnOnce(&mut Engine, P) -> R,
         behind: impl FnOnce(Option<Inner<'_>>, P) -> R,
     ) -> R {
-        self.place.shared.post(
+        self.place.shared().post(
             what,
             |inside, what| inline(inside.engine(), what),
             |guard| Turn { engine: self, guard }.end(),
@@ -90,7 +84,7 @@ impl SharedEngine {
     fn end_slowly(&self, mut guard: Inner<'_>) {
         let pending = RefCell::default();
         guard.after(&self.place, &pending);
-        self.place.shared.end_slowly(guard, |inside, request| {
+        self.place.shared().end_slowly(guard, |inside, request| {
             self.place.apply(inside, request, &pending);
         });
         self.after_call(pending);
@@ -103,7 +97,7 @@ impl SharedEngine {
             return Ok(());
         }
         self.refuse_inherited()?;
-        match self.place.shared.combiner().queue_len() >= self.requests_max {
+        match self.place.shared().combiner().queue_len() >= self.requests_max {
             true => Err(Error::WouldBlock(OTHERS)),
             false => Ok(()),
         }
@@ -118,11 +112,7 @@ impl SharedEngine {
         if guard.is_none() {
             self.refuse_inherited()?;
         }
-        let waiting = || {
-            let waiting_injects = self.place.waiting_injects.load(Ordering::Relaxed);
-            self.place.shared.combiner().queue_len() + waiting_injects
-        };
-        match guard.is_none() && waiting() >= self.injects_max {
+        match guard.is_none() && self.place.waiting_injects() >= self.injects_max {
             true => Err(Error::WouldBlock(OTHERS)),
             false => Ok(()),
         }
@@ -137,7 +127,7 @@ impl SharedEngine {
         queued: impl FnOnce(P) -> PostRequest,
     ) -> Option<R> {
         // A callback of the engine cannot wait for it.
-        let is_callback = || guard.is_none() && self.place.shared.combiner().is_held_here();
+        let is_callback = || guard.is_none() && self.place.shared().combiner().is_held_here();
         if self.is_in_turn.load(Ordering::Relaxed) && !is_callback() {
             if let Some(guard) = guard {
                 self.end_slowly(guard);
@@ -148,11 +138,11 @@ impl SharedEngine {
         // One of the two takes it.
         let what = Cell::new(Some(what));
         let take = || what.take().expect("one of the two is called, once");
-        let posted = self.place.shared.post_behind(
+        let posted = self.place.shared().post_behind(
             guard,
             |inside| {
                 let answer = inline(inside.engine(), take());
-                self.place.activity.count();
+                self.place.count_call();
                 inside.after(&self.place, &pending);
                 answer
             },
@@ -167,6 +157,8 @@ impl SharedEngine {
     }
 
     /// Posts as [`Self::post_behind`] does, for posts that have to return memory.
+    #[cold]
+    #[inline(never)]
     fn post_memory_behind<R>(
         &self,
         guard: Option<Inner<'_>>,
@@ -181,6 +173,22 @@ impl SharedEngine {
             return Err((error, memory));
         }
         self.post_behind(guard, memory, inline, queued).transpose()
+    }
+
+    /// Posts as [`Self::post_behind`] does, a request with a copy of `bytes` where it is queued.
+    #[cold]
+    #[inline(never)]
+    fn post_copy_behind<P>(
+        &self,
+        guard: Option<Inner<'_>>,
+        bytes: &[u8],
+        what: P,
+        inline: impl FnOnce(&mut Engine, P) -> Result<(), Error>,
+        queued: impl FnOnce(P, Copied) -> PostRequest,
+    ) -> Result<(), Error> {
+        self.check_copy(guard.as_ref(), bytes.len())?;
+        let queued = |what| queued(what, Copied::of(bytes));
+        self.post_behind(guard, what, inline, queued).unwrap_or(Ok(()))
     }
 
     /// The handle of a receive is dropped while this thread has the engine, as in a callback: it is
@@ -201,134 +209,84 @@ impl SharedEngine {
     fn new_request(&self) -> u64 {
         self.next_request.fetch_add(1, Ordering::Relaxed)
     }
+}
 
-    /// Posts a send that completes to a queue. `None`: it has completed.
+impl PostTarget for SharedEngine {
+    type Handle = Arc<Ticket>;
+
     #[inline]
-    pub(crate) fn post_send(
+    fn post_send(
         &self,
         request: &SendRequest,
         memory: Memory,
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<Option<OperationId>, Refused> {
+        let post = |engine: &mut Engine, memory| engine.post_send_to(request, memory, to, more);
         self.post(
             memory,
-            |engine, memory| Ok(engine.post_send_to(request, memory, to, more)?.map(named)),
-            |guard, memory| self.leave_send(guard, request, memory, to, more),
+            |engine, memory| Ok(post(engine, memory)?.map(named)),
+            |guard, memory| {
+                let mut number = 0;
+                let posted = self.post_memory_behind(guard, memory, post, |memory| {
+                    number = self.new_request();
+                    let end = CompletionTarget::Queue { to, number };
+                    PostRequest::Send { request: *request, memory, end, more }
+                })?;
+                Ok(posted.map_or_else(|| Some(requested(number)), |posted| posted.map(named)))
+            },
         )
     }
 
-    #[cold]
-    #[inline(never)]
-    fn leave_send(
+    #[inline]
+    fn post_receive(
         &self,
-        guard: Option<Inner<'_>>,
-        request: &SendRequest,
+        request: &ReceiveRequest,
         memory: Memory,
-        to: PostedTo<u32>,
-        more: bool,
-    ) -> Result<Option<OperationId>, Refused> {
-        let mut number = 0;
-        let posted = self.post_memory_behind(
-            guard,
+        to: PostedTo,
+    ) -> Result<OperationId, Refused> {
+        let post =
+            |engine: &mut Engine, memory| engine.state.post_receive(request, memory, to.route());
+        self.post(
             memory,
-            |engine, memory| engine.post_send_to(request, memory, to, more),
-            |memory| {
-                number = self.new_request();
-                let end = CompletionTarget::Queue { to, number };
-                PostRequest::Send { request: *request, memory, end, more }
+            |engine, memory| post(engine, memory).map(named),
+            |guard, memory| {
+                let mut number = 0;
+                let posted = self.post_memory_behind(guard, memory, post, |memory| {
+                    number = self.new_request();
+                    let end = CompletionTarget::Queue { to, number };
+                    PostRequest::Receive { request: *request, memory, end }
+                })?;
+                Ok(posted.map_or_else(|| requested(number), named))
             },
-        )?;
-        Ok(match posted {
-            Some(posted) => posted.map(named),
-            None => Some(OperationId(OperationName::Requested(number))),
+        )
+    }
+
+    #[inline]
+    fn inject(
+        &self,
+        request: &SendRequest,
+        bytes: &[u8],
+        to: PostedTo,
+        more: bool,
+    ) -> Result<(), Error> {
+        let post = |engine: &mut Engine, ()| engine.inject(request, bytes, to.route(), more);
+        self.post((), post, |guard, ()| {
+            self.post_copy_behind(guard, bytes, (), post, |(), bytes| PostRequest::Inject {
+                request: *request,
+                bytes,
+                to,
+                more,
+            })
         })
     }
 
-    /// Posts a receive that completes to a queue.
-    #[inline]
-    pub(crate) fn post_receive(
-        &self,
-        request: &ReceiveRequest,
-        memory: Memory,
-        to: PostedTo<u32>,
-    ) -> Result<OperationId, Refused> {
-        self.post(
-            memory,
-            |engine, memory| engine.state.post_receive(request, memory, to.route()).map(named),
-            |guard, memory| self.leave_receive(guard, request, memory, to),
-        )
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn leave_receive(
-        &self,
-        guard: Option<Inner<'_>>,
-        request: &ReceiveRequest,
-        memory: Memory,
-        to: PostedTo<u32>,
-    ) -> Result<OperationId, Refused> {
-        let mut number = 0;
-        let posted = self.post_memory_behind(
-            guard,
-            memory,
-            |engine, memory| engine.state.post_receive(request, memory, to.route()),
-            |memory| {
-                number = self.new_request();
-                PostRequest::Receive {
-                    request: *request,
-                    memory,
-                    end: CompletionTarget::Queue { to, number },
-                }
-            },
-        )?;
-        Ok(posted.map_or(OperationId(OperationName::Requested(number)), named))
-    }
-
-    /// Posts a send of a copy of `bytes`, of which only a failure is reported.
-    #[inline]
-    pub(crate) fn inject(
-        &self,
-        request: &SendRequest,
-        bytes: &[u8],
-        to: PostedTo<u32>,
-        more: bool,
-    ) -> Result<(), Error> {
-        self.post(
-            (),
-            |engine, ()| engine.inject(request, bytes, to.route(), more),
-            |guard, ()| self.leave_inject(guard, request, bytes, to, more),
-        )
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn leave_inject(
-        &self,
-        guard: Option<Inner<'_>>,
-        request: &SendRequest,
-        bytes: &[u8],
-        to: PostedTo<u32>,
-        more: bool,
-    ) -> Result<(), Error> {
-        self.check_copy(guard.as_ref(), bytes.len())?;
-        let posted = self.post_behind(
-            guard,
-            (),
-            |engine, ()| engine.inject(request, bytes, to.route(), more),
-            |()| PostRequest::Inject { request: *request, bytes: Copied::of(bytes), to, more },
-        );
-        posted.unwrap_or(Ok(()))
-    }
-
-    /// Posts a send with a ticket.
-    pub(crate) fn start_send(
+    fn start_send(
         &self,
         request: &SendRequest,
         memory: Memory,
         more: bool,
-    ) -> Result<Posted<Arc<Ticket>>, Refused> {
+    ) -> Result<PostResult<Arc<Ticket>>, Refused> {
         let ticket = Arc::new(Ticket::new());
         let start =
             |engine: &mut Engine, memory| engine.start_send(request, memory, more, Some(&ticket));
@@ -343,13 +301,12 @@ impl SharedEngine {
             },
         );
         Ok(match posted? {
-            Some(Posted::Sent(status, buffer)) => Posted::Sent(status, buffer),
-            Some(Posted::Pending(_)) | None => Posted::Pending(ticket),
+            Some(PostResult::Sent(status, buffer)) => PostResult::Sent(status, buffer),
+            Some(PostResult::Pending(_)) | None => PostResult::Pending(ticket),
         })
     }
 
-    /// Posts a receive with a ticket.
-    pub(crate) fn start_receive(
+    fn start_receive(
         &self,
         request: &ReceiveRequest,
         memory: Memory,
@@ -372,61 +329,44 @@ impl SharedEngine {
         Ok(ticket)
     }
 
-    /// Posts a one-sided operation that completes to a queue.
     #[inline]
-    pub(crate) fn post_one_sided(
+    fn post_one_sided(
         &self,
         request: OneSidedRequest,
         memory: Memory,
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<OperationId, Refused> {
+        let post = |engine: &mut Engine, (request, memory)| {
+            engine.post_one_sided_to(request, memory, to, more)
+        };
         self.post(
             (request, memory),
-            |engine, (request, memory)| {
-                engine.post_one_sided_to(request, memory, to, more).map(named)
+            |engine, what| post(engine, what).map(named),
+            |guard, (request, memory)| {
+                if let Err(error) = self.check_room(guard.as_ref()) {
+                    return Err((error, memory));
+                }
+                let mut number = 0;
+                let queued = |(request, memory)| {
+                    number = self.new_request();
+                    let end = CompletionTarget::Queue { to, number };
+                    let post = OneSidedPost { request, memory, end, flushed_to: to, more };
+                    PostRequest::OneSided(Box::new(post))
+                };
+                let posted = self.post_behind(guard, (request, memory), post, queued);
+                Ok(posted.transpose()?.map_or_else(|| requested(number), named))
             },
-            |guard, (request, memory)| self.leave_one_sided(guard, request, memory, to, more),
         )
     }
 
-    #[cold]
-    #[inline(never)]
-    fn leave_one_sided(
-        &self,
-        guard: Option<Inner<'_>>,
-        request: OneSidedRequest,
-        memory: Memory,
-        to: PostedTo<u32>,
-        more: bool,
-    ) -> Result<OperationId, Refused> {
-        if let Err(error) = self.check_room(guard.as_ref()) {
-            return Err((error, memory));
-        }
-        let mut number = 0;
-        let posted = self.post_behind(
-            guard,
-            (request, memory),
-            |engine, (request, memory)| engine.post_one_sided_to(request, memory, to, more),
-            |(request, memory)| {
-                number = self.new_request();
-                let end = CompletionTarget::Queue { to, number };
-                let post = OneSidedPost { request, memory, end, flushed_to: to, more };
-                PostRequest::OneSided(Box::new(post))
-            },
-        );
-        Ok(posted.transpose()?.map_or(OperationId(OperationName::Requested(number)), named))
-    }
-
-    /// Posts a one-sided operation with a ticket. The failure of the flush before one with a fence
-    /// is reported to `flushed_to`.
-    pub(crate) fn start_one_sided(
+    fn start_one_sided(
         &self,
         request: OneSidedRequest,
         memory: Memory,
         more: bool,
-        flushed_to: PostedTo<u32>,
-    ) -> Result<Arc<Ticket>, Refused> {
+        flushed_to: PostedTo,
+    ) -> Result<PostResult<Arc<Ticket>>, Refused> {
         let ticket = Arc::new(Ticket::new());
         let start = |engine: &mut Engine, (request, memory)| {
             engine.start_one_sided(request, memory, more, flushed_to, Some(&ticket)).map(drop)
@@ -442,45 +382,32 @@ impl SharedEngine {
             };
             self.post_behind(guard, (request, memory), start, queued).unwrap_or(Ok(()))
         })?;
-        Ok(ticket)
+        Ok(PostResult::Pending(ticket))
     }
 
-    /// Puts a copy of `bytes`, of which only a failure is reported.
     #[inline]
-    pub(crate) fn inject_put(
+    fn inject_put(
         &self,
         request: OneSidedRequest,
         bytes: &[u8],
-        to: PostedTo<u32>,
+        to: PostedTo,
         more: bool,
     ) -> Result<(), Error> {
-        self.post(
-            request,
-            |engine, request| engine.inject_put(request, bytes, to, more),
-            |guard, request| self.leave_put(guard, request, bytes, to, more),
-        )
+        let post = |engine: &mut Engine, request| engine.inject_put(request, bytes, to, more);
+        self.post(request, post, |guard, request| {
+            self.post_copy_behind(guard, bytes, request, post, |request, bytes| {
+                PostRequest::InjectPut(Box::new(PutPost { request, bytes, to, more }))
+            })
+        })
     }
 
-    #[cold]
-    #[inline(never)]
-    fn leave_put(
-        &self,
-        guard: Option<Inner<'_>>,
-        request: OneSidedRequest,
-        bytes: &[u8],
-        to: PostedTo<u32>,
-        more: bool,
-    ) -> Result<(), Error> {
-        self.check_copy(guard.as_ref(), bytes.len())?;
-        let posted = self.post_behind(
-            guard,
-            request,
-            |engine, request| engine.inject_put(request, bytes, to, more),
-            |request| {
-                let post = PutPost { request, bytes: Copied::of(bytes), to, more };
-                PostRequest::InjectPut(Box::new(post))
-            },
-        );
-        posted.unwrap_or(Ok(()))
+    fn cancel(&self, operation: OperationId) -> bool {
+        self.with_inside(|inside| {
+            let id = match operation.0 {
+                OperationName::Posted(id) => Some(id),
+                OperationName::Requested(number) => inside.names.get(&number).copied(),
+            };
+            id.is_some_and(|id| inside.engine().state.cancel(id))
+        })
     }
 }

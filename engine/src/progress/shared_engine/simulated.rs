@@ -6,6 +6,7 @@ use super::*;
 use crate::hooks::threads;
 use crate::progress::shared::{Doorbell, Keys};
 use crate::proto::table::Id;
+use crate::types::{OperationId, OperationName};
 
 impl SharedEngine {
     /// Shares an engine of the world that the calling thread simulates, with space for
@@ -31,7 +32,7 @@ impl SharedEngine {
     /// Takes the engine back, after all requests. No thread may be inside, or enter later.
     pub(crate) fn take_back(&self) -> Option<Engine> {
         let pending = RefCell::default();
-        let engine = self.place.shared.enter(
+        let engine = self.place.shared().enter(
             |inside| {
                 inside.after(&self.place, &pending);
                 inside.engine.take()
@@ -47,7 +48,7 @@ impl SharedEngine {
             OperationName::Posted(id) => Some(id),
             OperationName::Requested(number) => {
                 let name = |inside: &mut Inside| inside.names.get(&number).copied();
-                self.place.shared.enter(name, |inside, request| inside.apply(request))
+                self.place.shared().enter(name, |inside, request| inside.apply(request))
             }
         }
     }
@@ -59,24 +60,24 @@ impl SharedEngine {
 
     /// Wakes sleepers on the driver's descriptor, as the driver has an event, or a deadline passed.
     pub(crate) fn driver_is_readable(&self) {
-        if self.place.shared.has_sleeping_leader() {
-            self.place.shared.bell().ring();
+        if self.place.shared().has_sleeping_leader() {
+            self.place.shared().bell().ring();
         }
     }
 
     /// Returns whether a thread leads.
     pub(crate) fn has_leader(&self) -> bool {
-        self.place.shared.has_leader()
+        self.place.shared().has_leader()
     }
 
     /// Returns the number of requests that are not applied.
     pub(crate) fn requests(&self) -> usize {
-        self.place.shared.combiner().queue_len()
+        self.place.shared().combiner().queue_len()
     }
 
     /// Lets all waiters check again.
     pub(crate) fn wake_all(&self) {
-        self.place.shared.notify(Keys::ALL);
+        self.place.shared().notify(Keys::ALL);
     }
 }
 
@@ -86,7 +87,7 @@ impl EnginePlace {
         if threads::number().is_none() {
             return false;
         }
-        let bell = self.shared.bell();
+        let bell = self.shared().bell();
         // Earlier wake-ups.
         if rustix::io::read(&bell.0, &mut [0; 8]).is_err() {
             threads::sleep(bell.gate(), NonZeroU32::MIN);

@@ -211,6 +211,7 @@ fn foreign_ids_and_invalid_messages_are_dropped() {
     let too_long = message(header(KIND_ASK, 5, 0), &longest);
     deliver(&mut two.listens, (7, unknown_peer), &too_long, 0);
     assert_eq!(two.listens.poll_output(), None);
+    assert_eq!(two.listens.invalid(), good.len() as u64 + 5 + 1);
     deliver(&mut two.listens, (7, unknown_peer), &good, 0);
     let (ends, bytes) = next_message(&mut two.listens).unwrap();
     let (refusal, _) = split(&bytes).unwrap();

@@ -28,7 +28,7 @@ use super::session::{ControlFrame, Session};
 use super::table::Id;
 use crate::proto::ready::Work;
 use crate::wire::lost::{CONTROL_LANE, FLAG_LANE_ALONE, FLAG_LANE_LONG};
-use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, Rail};
+use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, RailFrame};
 use crate::wire::{FrameError, LaneLost, frame};
 
 /// Time after which a failed path is tried by TCP while no other one is healthy, in nanoseconds.
@@ -422,7 +422,7 @@ impl Session {
         let count = cx.shared.rails.len();
         for index in 0..count {
             let RailInfo { address, speed_mbps, role } = cx.shared.rails[index];
-            let rail = Rail::new(index as u8, count as u8, role, speed_mbps, address);
+            let rail = RailFrame::new(index as u8, count as u8, role, speed_mbps, address);
             self.send_control(cx, ControlFrame::Rail(rail));
         }
     }
@@ -430,7 +430,11 @@ impl Session {
     /// Handles the announcement of a rail.
     ///
     /// RR-RAIL-1, RR-RAIL-2.
-    pub(super) fn handle_rail(&mut self, cx: &mut Cx<'_>, rail: &Rail) -> Result<(), FrameError> {
+    pub(super) fn handle_rail(
+        &mut self,
+        cx: &mut Cx<'_>,
+        rail: &RailFrame,
+    ) -> Result<(), FrameError> {
         let address = rail.address()?;
         let (index, count) = (rail.index, rail.count);
         let theirs = &mut self.rails.theirs;

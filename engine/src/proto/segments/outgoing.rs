@@ -53,10 +53,11 @@ pub(crate) struct Lone<'a> {
 }
 
 impl<'a> Lone<'a> {
-    /// Returns whether it has checksums on a stream ([`append_segment`]).
+    /// Takes it for a stream, with whether it has checksums there ([`append_segment`]).
     #[inline]
-    pub(crate) fn has_checksums(&self) -> bool {
-        self.segments.has_checksums
+    pub(crate) fn take_for_stream(self) -> (Outgoing<'a>, bool) {
+        let has_checksums = self.segments.has_checksums;
+        (self.take(), has_checksums)
     }
 
     /// Takes it, for a lane that does not acknowledge.

@@ -4,14 +4,14 @@ use zerocopy::IntoBytes as _;
 
 use super::*;
 use crate::proto::rails::{RailInfo, path_number};
-use crate::wire::rail::{ROLE_BACKUP, Rail};
+use crate::wire::rail::{ROLE_BACKUP, RailFrame};
 
 fn info(last: u8) -> RailInfo {
     RailInfo { address: [10, 0, last, 1].into(), speed_mbps: 1000, role: 0 }
 }
 
-fn rail(index: u8, count: u8) -> Rail {
-    Rail::new(index, count, 0, 1000, [10, 0, index, 2].into())
+fn rail(index: u8, count: u8) -> RailFrame {
+    RailFrame::new(index, count, 0, 1000, [10, 0, index, 2].into())
 }
 
 /// Creates an engine and its peer with two rails each, paired one by one.

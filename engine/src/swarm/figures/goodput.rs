@@ -20,7 +20,10 @@ fn bulk_goodput(link: &Link, seed: u64) -> u64 {
     let mut traffic = Traffic::new(MIB, AT_ONCE, 28);
     let rate = goodput(&mut world, &mut traffic, 8, 24);
     traffic.run(&mut world, 600 * SECOND, Traffic::is_done);
-    assert!(world.look(0).unwrap().state.paths.of(0).unwrap().are_open(), "the path was in use");
+    assert!(
+        world.look(0).unwrap().state.session_paths().of(0).unwrap().are_open(),
+        "the path was in use"
+    );
     rate
 }
 

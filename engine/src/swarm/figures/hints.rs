@@ -77,7 +77,7 @@ fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) -> b
     let shape = buffer.shape_for_send().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
     let posted = world.engine(0).unwrap().post_send(&request, memory, route, false);
-    matches!(posted.expect("it is posted"), Posted::Sent(..))
+    matches!(posted.expect("it is posted"), PostResult::Sent(..))
 }
 
 /// Sends all at once; in which order they came. Each is whole, and each receive has the message
@@ -117,7 +117,7 @@ fn places(crowd: Hint, last: Message) -> [usize; 2] {
         let mut messages = vec![Message { hint: crowd, ..PLAIN }; CROWD];
         messages.push(last);
         let came = race(&mut world, &messages);
-        let ahead = world.look(1).unwrap().state.core.shared().rendezvous().hinted().grants_ahead;
+        let ahead = world.look(1).unwrap().state.core().shared().rendezvous().hinted().grants_ahead;
         assert_eq!(ahead > 0, last.hint.passes(crowd), "{ahead} grants passed others");
         came.iter().position(|&number| number == CROWD).unwrap()
     })

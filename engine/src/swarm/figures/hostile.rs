@@ -144,7 +144,7 @@ fn speed(link: &Link, (length, at_once, count): (usize, usize, usize), kind: Str
     let took_ns = world.now_ns() - start_ns;
     let times_ns = traffic.times_ns(0);
     let engine = world.look(1).unwrap();
-    let dropped = engine.state.paths.dropped();
+    let dropped = engine.state.session_paths().dropped();
     // Without a strike nothing is dropped; the first ones find nothing to copy.
     let is_struck = |kind_struck, count: u64| {
         let expected = if kind == kind_struck { strikes / 2..strikes + 1 } else { 0..1 };
@@ -156,7 +156,7 @@ fn speed(link: &Link, (length, at_once, count): (usize, usize, usize), kind: Str
     }
     is_struck(Strike::Overtaking, dropped.stray);
     assert_eq!((dropped.malformed, dropped.unknown), (0, 0));
-    assert!(engine.state.paths.of(0).unwrap().are_open());
+    assert!(engine.state.session_paths().of(0).unwrap().are_open());
     Speed { took_ns, p50_ns: percentile(&times_ns, 50), p99_ns: percentile(&times_ns, 99) }
 }
 
@@ -256,5 +256,8 @@ pub(super) fn a_peer_that_starts_anew_is_another_peer() {
     let took_ns = world.now_ns() - died_ns;
     assert!(took_ns < 10 * MILLI, "{took_ns} ns");
     talk(&mut world, [0, 1], "the successor");
-    assert!(world.look(1).unwrap().state.paths.dropped().unknown > 0, "they reached no engine");
+    assert!(
+        world.look(1).unwrap().state.session_paths().dropped().unknown > 0,
+        "they reached no engine"
+    );
 }

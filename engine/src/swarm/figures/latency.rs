@@ -70,7 +70,7 @@ pub(super) fn a_lost_acknowledgement_delays_no_message() {
             lose(&mut world, 1, false, move |number| number % period == 1);
         }
         let mut traffic = Traffic::new(4096, 8, 300);
-        let lost = |world: &World| world.look(0).unwrap().state.paths.counters().lost;
+        let lost = |world: &World| world.look(0).unwrap().state.session_paths().counters().lost;
         let before = lost(&world);
         traffic.run(&mut world, SECOND, Traffic::is_done);
         assert_eq!(lost(&world), before, "nothing is taken for lost");

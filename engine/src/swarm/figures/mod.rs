@@ -22,7 +22,7 @@ use crate::driver::sim::datagrams::DatagramImpairments;
 use crate::driver::sim::net::Impairments;
 use crate::memory::Buffer;
 use crate::progress::completions::CompletionRoute;
-use crate::progress::post::{Memory, Posted};
+use crate::progress::post::{Memory, PostResult};
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
@@ -134,7 +134,10 @@ impl Link {
         warming.run(&mut world, 60 * SECOND, Traffic::is_done);
         pass(&mut world, 10 * MILLI + 20 * self.rtt_ns);
         for host in 0..2 {
-            assert!(world.look(host).unwrap().state.paths.of(0).unwrap().are_open(), "{self:?}");
+            assert!(
+                world.look(host).unwrap().state.session_paths().of(0).unwrap().are_open(),
+                "{self:?}"
+            );
         }
         world.net.borrow_mut().datagram_impairments.loss_ppm = self.loss_ppm;
         world
@@ -299,7 +302,7 @@ impl Traffic {
         let memory = Memory { buffer: Some(buffer), shape };
         let engine = world.engine(self.hosts[0]).unwrap();
         let posted = engine.post_send(&request, memory, self.route(number), false);
-        assert!(matches!(posted, Ok(Posted::Pending(_))), "{:?}", posted.map(|_| ()));
+        assert!(matches!(posted, Ok(PostResult::Pending(_))), "{:?}", posted.map(|_| ()));
     }
 
     /// A completion of one of its hosts. `false`: of other traffic.
