@@ -140,13 +140,13 @@ impl Progress {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         self.ended += job.needs.work(cores);
         self.jobs_ended += 1;
-        let outcome = match ended {
-            Ok(ended) => ended.count.to_string(),
-            Err(error) => error.clone(),
+        let (outcome, cpu) = match ended {
+            Ok(ended) => (ended.count.to_string(), ended.cpu.as_secs_f64()),
+            Err(error) => (error.clone(), 0.0),
         };
-        let took = took.as_secs_f64();
+        let took = format!("{:.1} s, {cpu:.1} s of CPU time", took.as_secs_f64());
         self.bar.suspend(|| {
-            println!("test: {}: {outcome} in {took:.1} s [{}]", job.name, self.line());
+            println!("test: {}: {outcome} in {took} [{}]", job.name, self.line());
         });
         self.bar.set_position(self.ended);
         self.bar.set_message(self.line());
