@@ -41,12 +41,12 @@ const TABLE: &[(&str, Share, u64)] = &[
     ("ringrail memory matching_cost", Share::Core, 70),
     // Programs under valgrind, all in one process.
     ("ringrail-c programs", Share::Core, 120),
-    ("ringrail-tests liveness", Share::Core, 50),
-    ("ringrail-tests queues", Share::Core, 40),
+    ("ringrail-tests labs liveness", Share::Core, 50),
+    ("ringrail-tests labs queues", Share::Core, 40),
     // They compare rates, of rails or of threads.
-    ("ringrail-tests rails", Share::Machine, 30),
-    ("ringrail-tests lab_rails", Share::Machine, 10),
-    ("ringrail-tests lossy", Share::Machine, 10),
+    ("ringrail-tests labs rails", Share::Machine, 30),
+    ("ringrail-tests labs lab_rails", Share::Machine, 10),
+    ("ringrail-tests labs lossy", Share::Machine, 10),
     ("ringrail-perf failover", Share::Machine, 20),
     ("ringrail-perf sharing", Share::Machine, 15),
     ("ringrail-perf threads", Share::Machine, 5),
