@@ -1,9 +1,8 @@
 //! Compiles the XDP program with clang.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-use libbpf_cargo::SkeletonBuilder;
 
 const SOURCE: &str = "bpf/ringrail.bpf.c";
 
@@ -23,20 +22,21 @@ fn main() {
     }
     let out = std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts");
     let out = PathBuf::from(out);
-    compile(clang.as_ref(), &out.join("ringrail.bpf.o"), &[]);
+    compile(&clang, &out.join("ringrail.bpf.o"), &[]);
     if std::env::var_os("CARGO_FEATURE_FAULTS").is_some() {
-        compile(clang.as_ref(), &out.join("ringrail-faults.bpf.o"), &["-DFAULTS"]);
+        compile(&clang, &out.join("ringrail-faults.bpf.o"), &["-DFAULTS"]);
     }
 }
 
 /// One object file; messages of the compiler end up in cargo's output.
-fn compile(clang: &Path, object: &Path, flags: &[&str]) {
-    let warnings = ["-Wall", "-Wextra", "-Werror"];
-    SkeletonBuilder::new()
-        .source(SOURCE)
-        .obj(object)
-        .clang(clang)
-        .clang_args(warnings.iter().chain(flags))
-        .build()
-        .unwrap_or_else(|error| panic!("{SOURCE} does not compile: {error:?}"));
+fn compile(clang: &OsStr, object: &Path, flags: &[&str]) {
+    let mut command = Command::new(clang);
+    command.args(["-Wall", "-Wextra", "-Werror"]).args(flags);
+    // BPF has no stack protector, which some distributions switch on.
+    command.args(["-target", "bpf", "-O2", "-fno-stack-protector"]);
+    // BTF, which the kernel wants, comes with debug information. The object is the same wherever it
+    // is built.
+    command.args(["-g", "-fdebug-compilation-dir=.", "-c", SOURCE, "-o"]).arg(object);
+    let status = command.status();
+    assert!(status.is_ok_and(|status| status.success()), "{command:?} does not compile {SOURCE}");
 }

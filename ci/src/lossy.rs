@@ -19,7 +19,7 @@ pub(crate) fn run(options: &[String]) -> Result<(), String> {
     if !messages.parse::<u64>().is_ok_and(|number| number >= 1000) {
         return Err(format!("{messages:?} is no number from 1000 on; {USAGE}"));
     }
-    let test = ["test", "--release", "--package", "ringrail-tests", "--test", "lossy"];
-    let name = ["--", "--ignored", "--nocapture", "a_million_messages_of_each_kind"];
+    let test = ["test", "--release", "--package", "ringrail-tests", "--test", "labs"];
+    let name = ["--", "--ignored", "--nocapture", "lossy::a_million_messages_of_each_kind"];
     execute(cargo(&test).args(name).env(MESSAGES_OF, messages))
 }

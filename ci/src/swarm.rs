@@ -8,7 +8,7 @@ use crate::setup;
 use crate::test::simulation;
 
 /// Seconds of new seeds in the short set of tests.
-const NEW_SECONDS: &str = "60";
+const NEW_SECONDS: &str = "30";
 
 /// Hashes of what fixed seeds send.
 const WIRE_HASHES: &str = "engine/tests/wire-hashes.txt";

@@ -33,6 +33,14 @@ pub(crate) enum End {
     TimedOut,
 }
 
+/// How a watched program ended, and the CPU time that it took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) end: End,
+    /// With that of the processes that it, or what it started, has waited for.
+    pub(crate) cpu: Duration,
+}
+
 /// Marks processes by a variable in their environment, which what they start inherits.
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
@@ -59,7 +67,7 @@ impl Mark {
         command: &mut Command,
         limits: Limits,
         look: impl FnMut(&str),
-    ) -> Result<End, String> {
+    ) -> Result<Outcome, String> {
         let command_line = format!("{command:?}");
         let spawned = command
             .env(Self::KEY, &self.value)
@@ -77,12 +85,14 @@ impl Mark {
             let _ = child.kill();
             kill(&self.processes());
         }
+        let cpu = cpu_time(program);
         let status = child.wait().map_err(|error| format!("{command_line}: {error}"))?;
-        Ok(match (in_time, status.success()) {
+        let end = match (in_time, status.success()) {
             (false, _) => End::TimedOut,
             (true, true) => End::Success,
             (true, false) => End::Failure,
-        })
+        };
+        Ok(Outcome { end, cpu })
     }
 
     /// The same, with all lines passed on and a line now and then that says how far it is: what
@@ -113,7 +123,7 @@ impl Mark {
                 *lock() = (look(line), Instant::now());
             });
             is_over.store(true, Ordering::Relaxed);
-            end
+            end.map(|outcome| outcome.end)
         })
     }
 
@@ -224,6 +234,25 @@ fn describe(pid: u32) -> String {
     format!("{pid} ({})", line.trim())
 }
 
+/// Waits for a child to end, and returns its CPU time with that of what it has waited for. The
+/// kernel keeps it until the child is waited for.
+fn cpu_time(child: u32) -> Duration {
+    /// In 1/100 s: `USER_HZ`, the same on all architectures that are supported.
+    const TICK: Duration = Duration::from_millis(10);
+    loop {
+        let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        // The name may have spaces; the state comes after it.
+        let Some((_, fields)) = stat.rsplit_once(") ") else { return Duration::ZERO };
+        let fields: Vec<&str> = fields.split(' ').collect();
+        if fields.first() == Some(&"Z") {
+            // Its user and system time, and those of its children.
+            let ticks = fields.iter().skip(11).take(4).filter_map(|it| it.parse::<u32>().ok());
+            return TICK * ticks.sum();
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
 fn kill(pids: &[u32]) {
     if pids.is_empty() {
         return;
@@ -253,7 +282,7 @@ mod tests {
         let mut command = shell("echo one; echo two >&2; printf '\\377three'; exit 3");
         let end = Mark::new().run(&mut command, USUAL, |line| seen.push(line.to_owned()));
         seen.sort();
-        assert_eq!(end, Ok(End::Failure));
+        assert_eq!(end.map(|it| it.end), Ok(End::Failure));
         assert_eq!(seen, ["one", "two", "\u{fffd}three"]);
     }
 
@@ -264,9 +293,18 @@ mod tests {
         let mut command = shell("setsid sleep 1000 & sleep 1000");
         let limits = Limits { total: Duration::from_millis(300), ..USUAL };
         let end = mark.of_job("one").run(&mut command, limits, |_| ());
-        assert_eq!(end, Ok(End::TimedOut));
+        assert_eq!(end.map(|it| it.end), Ok(End::TimedOut));
         assert!(start.elapsed() < SOON);
         assert_eq!(mark.left_over(), [""; 0]);
+    }
+
+    #[test]
+    fn cpu_time_is_that_of_the_program_and_its_children() {
+        let count = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+        let both = shell(&format!("{count}; sh -c '{count}'"));
+        let of = |mut command: Command| Mark::new().run(&mut command, USUAL, |_| ()).unwrap().cpu;
+        assert!(of(both) >= Duration::from_millis(20));
+        assert!(of(shell("sleep 0.3")) < Duration::from_millis(200));
     }
 
     #[test]
@@ -277,10 +315,10 @@ mod tests {
         // In the background, for a shell becomes the last program that it starts.
         let mut command = shell("sleep 1000 & wait $! 2>/dev/null; echo \"ended by $?\"");
         let end = mark.run(&mut command, limits, |line| seen.push(line.to_owned()));
-        assert_eq!(end, Ok(End::Success));
+        assert_eq!(end.map(|it| it.end), Ok(End::Success));
         assert_eq!(seen, ["ended by 137"]);
         let end = mark.run(&mut shell("exec sleep 1000"), limits, |_| ());
-        assert_eq!(end, Ok(End::Failure));
+        assert_eq!(end.map(|it| it.end), Ok(End::Failure));
         assert!(start.elapsed() < SOON);
     }
 
@@ -293,7 +331,7 @@ mod tests {
              until grep -q 1003 /proc/$!/cmdline; do sleep 0.01; done",
         );
         let end = mark.of_job("one").run(&mut command, USUAL, |_| ());
-        assert_eq!(end, Ok(End::Success));
+        assert_eq!(end.map(|it| it.end), Ok(End::Success));
         assert_eq!(other.processes(), [0; 0]);
         assert_eq!(mark.of_job("on").processes(), [0; 0]);
         let left = mark.left_over();

@@ -1,19 +1,13 @@
 //! Frames between other addresses than the lab's own: IPv6, and those of a VLAN.
 
-#[path = "common/books.rs"]
-mod books;
-mod common;
-#[path = "common/traffic.rs"]
-mod traffic;
-
 use std::net::IpAddr;
 
-use books::{assert_quiet, frames_of};
-use common::pair_at;
+use crate::books::{assert_quiet, frames_of};
+use crate::common::pair_at;
+use crate::traffic::{LIMIT, both, ping_pong, rounds_until, until_frames};
 use ringrail::{Endpoint, FrameState, Owned, Peer};
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
-use traffic::{LIMIT, both, ping_pong, rounds_until, until_frames};
 
 const DRIVERS: [&str; 2] = ["uring", "sockets"];
 const HOSTS: [Host; 2] = [Host::A, Host::B];

@@ -1,20 +1,14 @@
 //! UDP checksums of datagrams, as somebody between the hosts sees them.
 
-#[path = "common/books.rs"]
-mod books;
-mod common;
-#[path = "common/raw.rs"]
-mod raw;
-
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use books::{assert_quiet, figures_of};
-use common::pair_of;
-use raw::{HEADERS, IP, UDP, Wire, sum};
+use crate::books::{assert_quiet, figures_of};
+use crate::common::pair_of;
+use crate::raw::{HEADERS, IP, UDP, Wire, sum};
 use ringrail::{Endpoint, Envelope, Owned, Peer, ReceiveOptions, Selector, SendOptions};
 use ringrail_tests::lab::{Host, Lab};
 use ringrail_tests::require_lab;

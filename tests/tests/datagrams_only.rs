@@ -1,20 +1,14 @@
 //! Sessions without bulk lanes: long messages in datagrams, as AF_XDP frames and by UDP sockets.
 
-#[path = "common/books.rs"]
-mod books;
-mod common;
-#[path = "common/program.rs"]
-mod program;
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use books::{assert_quiet, figures_of, frames_of};
-use common::{attached, pair, pair_of};
-use program::detach_program;
+use crate::books::{assert_quiet, figures_of, frames_of};
+use crate::common::{attached, pair, pair_of};
+use crate::program::detach_program;
 use ringrail::{
     Address, Buffer, Endpoint, Envelope, Error, FrameState, Owned, Peer, PeerFailure, Selector,
     SendOptions,
@@ -347,7 +341,9 @@ fn a_peer_that_dies_in_mid_message_is_mourned() {
                 let local = lab.addr(Host::B, 0);
                 let task = format!("{local} {} {other} {work}", secret.as_str());
                 let mut command = lab.host(Host::B).command(std::env::current_exe().unwrap());
-                command.args(["--ignored", "--exact", "victim", "--nocapture"]).env(VICTIM, task);
+                command
+                    .args(["--ignored", "--exact", "datagrams_only::victim", "--nocapture"])
+                    .env(VICTIM, task);
                 command.stdout(Stdio::piped());
                 let mut child = command.spawn().unwrap();
                 let out = BufReader::new(child.inner().stdout.take().unwrap());

@@ -1,17 +1,13 @@
 //! Processes that are killed while a child of theirs keeps their sockets open, seen from another
 //! host.
 
-mod common;
-#[path = "../../engine/tests/common/peer_process.rs"]
-mod peer_process;
-
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::net::IpAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Set, attached};
-use peer_process::knows_processes_of_sockets;
+use crate::common::{Set, attached};
+use crate::peer_process::knows_processes_of_sockets;
 use ringrail::{
     Address, Completion, Endpoint, Envelope, Error, JobSecret, Owned, Peer, ReceiveOptions,
     Selector, SendOptions, SendTransport,
@@ -22,7 +18,7 @@ use ringrail_tests::require_lab;
 /// What a process of a test is given: where it listens, and the secret of the job.
 const ROLE: &str = "TEST_OF_RINGRAIL_PROCESS";
 /// The test that such a process runs.
-const PROGRAM: &str = "process_of_a_test";
+const PROGRAM: &str = "ended_processes::process_of_a_test";
 /// What its lines to the test begin with; the harness writes to the same pipe.
 const MARK: &str = "@process ";
 /// What such a process is started with.

@@ -1,14 +1,12 @@
 //! Networks and hosts without UDP: messages go by TCP, and nobody waits for a datagram.
 
-mod common;
-
 use std::fmt::{Debug, Write as _};
 use std::net::UdpSocket;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use std::{fs, iter, thread};
 
-use common::{attached, pair};
+use crate::common::{attached, pair};
 use ringrail::settings::Settings;
 use ringrail::{
     DatagramState, Domain, Endpoint, Envelope, JobSecret, Owned, Peer, ReceiveOptions, Selector,

@@ -1,25 +1,17 @@
 //! Datagrams as AF_XDP frames between two hosts.
 
-#[path = "common/books.rs"]
-mod books;
-mod common;
-#[path = "common/program.rs"]
-mod program;
-#[path = "common/traffic.rs"]
-mod traffic;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use books::{assert_quiet, figures_of, frames_of};
-use common::{attached, pair, pair_of};
-use program::detach_program;
+use crate::books::{assert_quiet, figures_of, frames_of};
+use crate::common::{attached, pair, pair_of};
+use crate::program::detach_program;
+use crate::traffic::{LIMIT, both, ping_pong, receive, rounds_until, send, until_frames};
 use ringrail::{Endpoint, FrameState, Owned, Peer};
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
-use traffic::{LIMIT, both, ping_pong, receive, rounds_until, send, until_frames};
 
 const DRIVERS: [&str; 2] = ["uring", "sockets"];
 fn lab() -> Lab {

@@ -1,11 +1,5 @@
 //! Users without privileges get frames from `ringrail-xdpd`, and go on without it.
 
-#[path = "common/books.rs"]
-mod books;
-mod common;
-#[path = "common/traces.rs"]
-mod traces;
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,8 +9,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use books::frames_of;
-use common::attached;
+use crate::books::frames_of;
+use crate::common::attached;
+use crate::traces::{Cleaner, litter, nic};
 use ringrail::{
     Address, Endpoint, Envelope, FrameState, JobSecret, Owned, Peer, ReceiveOptions, Selector,
     SendOptions,
@@ -24,7 +19,6 @@ use ringrail::{
 use ringrail_tests::lab::{Host, Lab, LabChild, LabSpec};
 use ringrail_tests::require_lab;
 use ringrail_xdp::lease::{Daemon, DaemonConfig};
-use traces::{Cleaner, litter, nic};
 
 /// What tells a process that it has a part.
 const PART: &str = "TEST_OF_RINGRAIL_PART";
@@ -77,7 +71,9 @@ struct Part {
 impl Part {
     fn start(lab: &Lab, host: Host, task: &str, is_root: bool) -> Self {
         let mut command = lab.host(host).command(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", "part_of_a_test", "--nocapture"]).env(PART, task);
+        command
+            .args(["--ignored", "--exact", "helper::part_of_a_test", "--nocapture"])
+            .env(PART, task);
         command.core(None).stdin(Stdio::piped()).stdout(Stdio::piped());
         if !is_root {
             command.drop_privileges();

@@ -1,28 +1,20 @@
 //! Frames that nobody should have sent, amid traffic.
 
-#[path = "common/books.rs"]
-mod books;
-mod common;
-#[path = "common/raw.rs"]
-mod raw;
-#[path = "common/stream.rs"]
-mod stream;
-
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use books::{assert_quiet, figures_of};
-use common::{pair, pair_of};
-use raw::{HEADERS, IP, UDP, Wire, seal, set, with_payload};
+use crate::books::{assert_quiet, figures_of};
+use crate::common::{pair, pair_of};
+use crate::raw::{HEADERS, IP, UDP, Wire, seal, set, with_payload};
+use crate::stream::{Side, exchange};
 use ringrail::{
     DatagramState, DroppedDatagrams, Endpoint, Event, JobSecret, Owned, Peer, PeerFailure,
 };
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
 use ringrail_xdp::{AttachMode, Counters, Nic};
-use stream::{Side, exchange};
 
 /// The host that is attacked, by the other one.
 const HOST_B: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);

@@ -1,23 +1,15 @@
 //! Two jobs share a NIC that has one queue, and one of them is killed.
 
-#[path = "common/books.rs"]
-mod books;
-mod common;
-#[path = "common/job.rs"]
-mod job;
-#[path = "common/traces.rs"]
-mod traces;
-
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use books::{figures_of, frames_of};
-use common::attached;
-use job::{Job, RANKS};
+use crate::books::{figures_of, frames_of};
+use crate::common::attached;
+use crate::job::{Job, RANKS};
+use crate::traces::{Cleaner, litter, nic};
 use ringrail::FrameState;
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
-use traces::{Cleaner, litter, nic};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -25,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 #[test]
 #[ignore = "started by other tests"]
 fn rank_of_a_job() {
-    job::be_a_rank();
+    crate::job::be_a_rank();
 }
 
 /// Runs `test` inside host b, with a bpffs where `pinned`, and says afterwards that the NIC is as

@@ -1,17 +1,13 @@
 //! Rails as hosts have them: behind routers, of IPv6, many, with roles, and some dead from the
 //! start. Every byte of long messages is looked at, and every rail that should carry some does.
 
-mod common;
-#[path = "common/rail_stream.rs"]
-mod rail_stream;
-
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use common::{pair, pair_at};
-use rail_stream::{CARRIED, STALLED, fill, run};
+use crate::common::{pair, pair_at};
+use crate::rail_stream::{CARRIED, STALLED, fill, run};
 use ringrail::{Endpoint, Envelope, Owned, Peer, ReceiveOptions, Selector, SendOptions};
 use ringrail_tests::lab::{Host, Lab};
 use ringrail_tests::require_lab;

@@ -1,14 +1,12 @@
 //! Whether a peer of several rails is still there: processes that are stopped or killed, hosts that
 //! vanish, rails that work one way.
 
-mod common;
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Set, attached, pair};
+use crate::common::{Set, attached, pair};
 use ringrail::{
     Address, Buffer, Completion, CompletionLevel, Endpoint, Envelope, Error, Event, JobSecret,
     OperationKind, Owned, Peer, PeerFailure, ReceiveOptions, Selector, SendOptions,
@@ -20,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// What tells a process that it is the peer of a test: its address, its secret, what it does.
 const ROLE: &str = "TEST_OF_RINGRAIL_PEER";
 /// The test that such a process runs.
-const PROGRAM: &str = "peer_of_a_test";
+const PROGRAM: &str = "liveness::peer_of_a_test";
 /// What lines to the test begin with; the harness writes to the same pipe.
 const MARK: &str = "@peer ";
 /// How long anything may take.

@@ -3,22 +3,16 @@
 //! The XDP program of tests drops datagrams at random where they come in, on both hosts, those for
 //! sockets included. TCP is left alone.
 
-#[path = "common/books.rs"]
-mod books;
-mod common;
-#[path = "common/stream.rs"]
-mod stream;
-
 use std::fmt;
 use std::sync::atomic::AtomicUsize;
 
-use books::{assert_quiet, figures_of, frames_of};
-use common::pair;
+use crate::books::{assert_quiet, figures_of, frames_of};
+use crate::common::pair;
+use crate::stream::{Arrived, Side, exchange};
 use ringrail::{Counters, Endpoint, FrameState, Owned, Peer};
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
 use ringrail_xdp::{AttachMode, Fault, FaultReport, Nic};
-use stream::{Arrived, Side, exchange};
 
 const HOSTS: [Host; 2] = [Host::A, Host::B];
 const LOSSES: [f64; 3] = [0.001, 0.01, 0.1];

@@ -1,17 +1,13 @@
 //! Networks that are not as they should be: translators of addresses, delays that jump, no UDP,
 //! NICs that are made anew, rails of two families.
 
-mod common;
-#[path = "common/rail_stream.rs"]
-mod rail_stream;
-
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{attached, pair};
-use rail_stream::{CARRIED, STALLED, assert_moves, came, played, played_in, run};
+use crate::common::{attached, pair};
+use crate::rail_stream::{CARRIED, STALLED, assert_moves, came, played, played_in, run};
 use ringrail::{
     Endpoint, Envelope, Owned, PathState, Peer, ReceiveOptions, Selector, SendOptions,
     SharedMemoryState,

@@ -1,13 +1,11 @@
 //! Puts, gets and atomic operations between two hosts, by rails some of which fail meanwhile: each
 //! is done once, and whole.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::pair;
+use crate::common::pair;
 use ringrail::{
     Access, Atomic, AtomicOp, CompletionLevel, Datatype, Endpoint, Envelope, KeyOptions, Owned,
     Peer, ReceiveOptions, RemoteKey, Selector, SendOptions,

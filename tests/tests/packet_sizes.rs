@@ -1,13 +1,11 @@
 //! Hosts with jumbo frames behind a switch that drops longer packets than 1500 bytes, without a
 //! word.
 
-mod common;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Set, pair_of};
+use crate::common::{Set, pair_of};
 use ringrail::{
     Buffer, Completion, Endpoint, Envelope, Owned, Peer, ReceiveOptions, Selector, SendOptions,
 };

@@ -1,22 +1,16 @@
 //! Who gets which queue of a NIC, and when.
 
-#[path = "common/books.rs"]
-mod books;
-mod common;
-#[path = "common/traffic.rs"]
-mod traffic;
-
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use books::{assert_quiet, frames_of};
-use common::{attached, pair};
+use crate::books::{assert_quiet, frames_of};
+use crate::common::{attached, pair};
+use crate::traffic::{LIMIT, both, ping_pong, rounds_until, until_frames};
 use ringrail::{Endpoint, FrameState, Owned, Peer};
 use ringrail_tests::lab::{Host, HostHandle, Lab, LabSpec};
 use ringrail_tests::require_lab;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use traffic::{LIMIT, both, ping_pong, rounds_until, until_frames};
 
 const DRIVERS: [&str; 2] = ["uring", "sockets"];
 
@@ -81,7 +75,7 @@ fn gets_the_queue(driver: &str) {
             }
             let next = rounds_until(endpoint, peer, is_first, 100, refused, is_up);
             rounds_until(endpoint, peer, is_first, next, used, |endpoint| {
-                let figures = books::figures_of(endpoint);
+                let figures = crate::books::figures_of(endpoint);
                 figures.sent > 100 && figures.received > 100
             });
             assert_quiet(endpoint);
@@ -187,7 +181,7 @@ fn what_arrives_on_other_queues_is_not_lost() {
         let by_frames = [("control_lane", "xdp")];
         let by_socket = [("control_lane", "udp")];
         let (received, _) =
-            common::pair_of(&lab, [&by_frames, &by_socket], work(true), work(false));
+            crate::common::pair_of(&lab, [&by_frames, &by_socket], work(true), work(false));
         is_elsewhere += u32::from(received < 100);
     }
     assert!(is_elsewhere > 0, "all flows of eight pairs went to one of four queues");

@@ -1,14 +1,10 @@
 //! Two hosts with several rails between them, some of which fail while messages are under way.
 
-mod common;
-#[path = "common/rail_stream.rs"]
-mod rail_stream;
-
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rail_stream::{CARRIED, STALLED, assert_moves, came, played, played_in, run};
+use crate::rail_stream::{CARRIED, STALLED, assert_moves, came, played, played_in, run};
 use ringrail::PathState;
 use ringrail_tests::lab::{Host, Lab};
 use ringrail_tests::require_lab;

@@ -1,13 +1,9 @@
 //! Rails that swallow what bulk lanes carry while nothing else tells of it.
 
-mod common;
-#[path = "common/rail_stream.rs"]
-mod rail_stream;
-
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use rail_stream::{STALLED, assert_moves, came, played, played_in, run};
+use crate::rail_stream::{STALLED, assert_moves, came, played, played_in, run};
 use ringrail_tests::lab::{Host, Lab};
 use ringrail_tests::require_lab;
 

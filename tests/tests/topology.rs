@@ -1,22 +1,16 @@
 //! Which NICs of a host are rails, and how peers are reached by them.
 
-#[path = "common/books.rs"]
-mod books;
-mod common;
-#[path = "common/traffic.rs"]
-mod traffic;
-
 use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::pair;
+use crate::common::pair;
+use crate::traffic::{LIMIT, ping_pong};
 use ringrail::settings::Settings;
 use ringrail::topology::{self, Candidate, Nic, Route, Routes, Selection, Verdict};
 use ringrail::{Domain, Endpoint, Owned, Peer};
 use ringrail_tests::lab::{DECOYS, Host, HostHandle, Lab, STRAY};
 use ringrail_tests::require_lab;
-use traffic::{LIMIT, ping_pong};
 
 fn lab(spec: &str) -> Lab {
     Lab::build(&spec.parse().unwrap()).unwrap()

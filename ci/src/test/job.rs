@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::build::{Program, Test};
 use super::libtest::Count;
 use super::needs::{Needs, is_long, needs_of};
-use crate::watch::{End, Limits, Mark};
+use crate::watch::{End, Limits, Mark, Outcome};
 
 /// Tests of a library that one process runs at most.
 const UNIT_TESTS_MAX: usize = 80;
@@ -36,6 +36,8 @@ pub(super) struct Job {
 pub(super) struct Ended {
     pub(super) count: Count,
     pub(super) end: End,
+    /// The CPU time that its processes took.
+    pub(super) cpu: Duration,
     /// The last lines that it printed.
     pub(super) lines: Vec<String>,
 }
@@ -93,15 +95,16 @@ impl Job {
         command.envs(self.variables.iter().map(|(key, value)| (key, value)));
         let (mut count, mut lines) = (Count::default(), std::collections::VecDeque::new());
         let limits = Limits { total: self.needs.limit(), silent: Duration::MAX };
-        let end = mark.of_job(&self.name).run(&mut command, limits, |line| {
+        let outcome = mark.of_job(&self.name).run(&mut command, limits, |line| {
             count.look(line);
             if lines.len() == LINES_MAX {
                 lines.pop_front();
             }
             lines.push_back(line.to_owned());
         })?;
+        let Outcome { end, cpu } = outcome;
         count.close(end, &self.name, self.is_libtest);
-        Ok(Ended { count, end, lines: lines.into() })
+        Ok(Ended { count, end, cpu, lines: lines.into() })
     }
 
     /// The tests that failed, if nothing else did and they can be asked for by name.

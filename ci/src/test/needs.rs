@@ -7,6 +7,8 @@ use std::time::Duration;
 pub(super) enum Share {
     /// It mostly waits for time to pass.
     Waits,
+    /// It waits for about half of the time.
+    Half,
     /// It computes.
     Core,
     /// What it counts or measures is wrong beside other jobs.
@@ -34,28 +36,25 @@ const LIMIT_TIMES: u32 = 10;
 const TABLE: &[(&str, Share, u64)] = &[
     // A timer that fires while a program stands still adds to what is counted. It uses all cores,
     // and counts again, alone, what seems to cost more.
-    ("instructions", Share::Machine, 60),
+    ("instructions", Share::Machine, 30),
     ("swarm: fixed seeds", Share::Core, 60),
-    ("swarm: new seeds", Share::Core, 60),
+    ("swarm: new seeds", Share::Core, 30),
     ("swarm: figures", Share::Core, 20),
     ("ringrail memory matching_cost", Share::Core, 70),
     // Programs under valgrind, all in one process.
     ("ringrail-c programs", Share::Core, 120),
-    ("ringrail-tests liveness", Share::Core, 50),
-    ("ringrail-tests queues", Share::Core, 40),
-    // They compare rates, of rails or of threads.
-    ("ringrail-tests rails", Share::Machine, 30),
-    ("ringrail-tests lab_rails", Share::Machine, 10),
-    ("ringrail-tests lossy", Share::Machine, 10),
+    ("ringrail-tests labs liveness", Share::Core, 50),
+    ("ringrail-tests labs queues", Share::Core, 40),
+    // They compare rates of rails.
+    ("ringrail-tests labs lab_rails", Share::Machine, 10),
     ("ringrail-perf failover", Share::Machine, 20),
     ("ringrail-perf sharing", Share::Machine, 15),
-    ("ringrail-perf threads", Share::Machine, 5),
-    ("ringrail-perf one_sided", Share::Machine, 5),
+    ("ringrail-tests labs rails", Share::Core, 30),
     // Other labs, most of which wait for half of the time.
-    ("ringrail-tests", Share::Core, 10),
-    ("ringrail-xdp", Share::Core, 10),
-    ("ringrail-perf", Share::Core, 10),
-    ("ringrail-fi", Share::Core, 10),
+    ("ringrail-tests", Share::Half, 10),
+    ("ringrail-xdp", Share::Half, 10),
+    ("ringrail-perf", Share::Half, 10),
+    ("ringrail-fi", Share::Half, 10),
     ("ringrail ringrail swarm", Share::Core, 40),
     ("ringrail api refused_calls", Share::Waits, 100),
     ("ringrail api faults", Share::Waits, 30),
@@ -98,7 +97,7 @@ impl Needs {
     /// What it takes from a machine of so many cores, in half core-seconds.
     pub(super) fn work(&self, cores: u32) -> u64 {
         let halves = match self.share {
-            Share::Waits => 1,
+            Share::Waits | Share::Half => 1,
             Share::Core => 2,
             Share::Machine => 2 * u64::from(cores),
         };

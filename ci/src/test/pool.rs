@@ -24,7 +24,8 @@ pub(super) fn run(
     mut done: impl FnMut(&Job, Result<Ended, String>, Duration),
 ) {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-    let places = Places { cores: cores as usize, waiting: cores as usize * WAITING_PER_CORE };
+    let waiting_places = cores as usize * WAITING_PER_CORE;
+    let places = Places { halves: cores as usize * 2, waiting: waiting_places };
     let mut progress = Progress::new(&waiting, cores);
     // Long ones first, so that none of them is alone at the end; those that need the machine for
     // themselves when nothing else is left.
@@ -67,10 +68,10 @@ pub(super) fn run(
     progress.bar.finish_and_clear();
 }
 
-/// Places for jobs: on cores, and for those that mostly wait.
+/// Places for jobs: halves of cores, and those for jobs that mostly wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Places {
-    cores: usize,
+    halves: usize,
     waiting: usize,
 }
 
@@ -78,22 +79,23 @@ impl Places {
     /// The places of all these that a job needs.
     fn of(self, share: Share) -> Self {
         match share {
-            Share::Waits => Self { cores: 0, waiting: 1 },
-            Share::Core => Self { cores: 1, waiting: 0 },
+            Share::Waits => Self { halves: 0, waiting: 1 },
+            Share::Half => Self { halves: 1, waiting: 0 },
+            Share::Core => Self { halves: 2, waiting: 0 },
             Share::Machine => self,
         }
     }
 
     fn has(self, needed: Self) -> bool {
-        needed.cores <= self.cores && needed.waiting <= self.waiting
+        needed.halves <= self.halves && needed.waiting <= self.waiting
     }
 
     fn take(&mut self, needed: Self) {
-        (self.cores, self.waiting) = (self.cores - needed.cores, self.waiting - needed.waiting);
+        (self.halves, self.waiting) = (self.halves - needed.halves, self.waiting - needed.waiting);
     }
 
     fn give_back(&mut self, needed: Self) {
-        (self.cores, self.waiting) = (self.cores + needed.cores, self.waiting + needed.waiting);
+        (self.halves, self.waiting) = (self.halves + needed.halves, self.waiting + needed.waiting);
     }
 }
 
@@ -140,13 +142,13 @@ impl Progress {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         self.ended += job.needs.work(cores);
         self.jobs_ended += 1;
-        let outcome = match ended {
-            Ok(ended) => ended.count.to_string(),
-            Err(error) => error.clone(),
+        let (outcome, cpu) = match ended {
+            Ok(ended) => (ended.count.to_string(), ended.cpu.as_secs_f64()),
+            Err(error) => (error.clone(), 0.0),
         };
-        let took = took.as_secs_f64();
+        let took = format!("{:.1} s, {cpu:.1} s of CPU time", took.as_secs_f64());
         self.bar.suspend(|| {
-            println!("test: {}: {outcome} in {took:.1} s [{}]", job.name, self.line());
+            println!("test: {}: {outcome} in {took} [{}]", job.name, self.line());
         });
         self.bar.set_position(self.ended);
         self.bar.set_message(self.line());
@@ -164,14 +166,14 @@ mod tests {
 
     #[test]
     fn jobs_that_wait_run_beside_those_that_compute_and_one_needs_the_whole_machine() {
-        let all = Places { cores: 2, waiting: 1 };
+        let all = Places { halves: 4, waiting: 1 };
         let mut free = all;
-        for share in [Share::Core, Share::Core, Share::Waits] {
+        for share in [Share::Core, Share::Half, Share::Half, Share::Waits] {
             assert!(free.has(all.of(share)));
             assert!(free == all || !free.has(all.of(Share::Machine)));
             free.take(all.of(share));
         }
-        assert!(!free.has(all.of(Share::Core)) && !free.has(all.of(Share::Waits)));
+        assert!([Share::Core, Share::Half, Share::Waits].iter().all(|it| !free.has(all.of(*it))));
         free.give_back(all.of(Share::Core));
         assert!(free.has(all.of(Share::Core)) && !free.has(all.of(Share::Machine)));
     }

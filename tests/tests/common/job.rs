@@ -30,7 +30,7 @@ const COUNTERPART: usize = RANKS;
 /// What tells a process that it is a rank: directory, rank, address, secret.
 const RANK: &str = "TEST_OF_RINGRAIL_RANK";
 /// The test that processes of a job run.
-const PROGRAM: &str = "rank_of_a_job";
+const PROGRAM: &str = "jobs::rank_of_a_job";
 /// What lines to the test begin with; the harness writes to the same pipe.
 const MARK: &str = "@rank ";
 /// How long anything may take.
