@@ -1,4 +1,5 @@
-//! What a message costs, in instructions: no more than `perf/instructions.json` says.
+//! What a message costs, in instructions, cache lines, system calls and packets: no more than
+//! `perf/instructions.json` says.
 
 use std::process::Command;
 

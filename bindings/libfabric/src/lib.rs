@@ -60,8 +60,19 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     let _started = std::panic::catch_unwind(|| {
         log::start();
         params::define();
+        #[cfg(feature = "bench")]
+        slow_clocks();
     });
     PROVIDER.0.get()
+}
+
+/// Slows the engines' clock where `ringrail-perf instructions` counts this process.
+#[cfg(feature = "bench")]
+fn slow_clocks() {
+    let times = std::env::var("BENCH_OF_RINGRAIL_SLOW_CLOCKS").ok();
+    if let Some(times) = times.and_then(|times| times.parse().ok()) {
+        ringrail::bench::slow_clocks(times);
+    }
 }
 
 /// As libfabric's functions want it.

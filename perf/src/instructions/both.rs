@@ -1,4 +1,5 @@
-//! The process that is counted: both sides of a connection in one thread.
+//! The process that is counted: both sides of a connection in one thread. The programs in C of
+//! [`super::programs`] have the same loop.
 
 use ringrail::{
     Access, Attached, Buffer, Completion, Detached, Domain, Endpoint, Error, Event, KeyOptions,
@@ -6,7 +7,9 @@ use ringrail::{
 };
 use ringrail_tests::lab::HostNetwork;
 
-use super::{Arguments, Pattern, SLOWNESS};
+use super::Arguments;
+use super::marks::counted;
+use super::row::{Pattern, WINDOW};
 use crate::cli::Lanes;
 use crate::secret;
 use crate::test::{TAG, settings};
@@ -22,12 +25,6 @@ struct Other<M: Attached> {
 /// How an endpoint is opened: owned by the thread, or shared.
 type Open<M> = fn(Endpoint<Detached>) -> Result<Endpoint<M>, Error>;
 
-/// What valgrind counts: the instructions of [`counted`] and of all that it calls.
-pub(super) const COUNTED: &str = "ringrail_perf::instructions::both::counted*";
-/// Messages that warm up.
-const WARM_UP: u64 = 8_192;
-/// Messages in a row.
-const WINDOW: u64 = 64;
 /// Longest put.
 const REGION_BYTES: usize = 16 << 10;
 /// Turns in which two engines connect, at the most.
@@ -42,6 +39,8 @@ struct Side<M: Attached> {
     open: Open<M>,
     endpoint: Endpoint<M>,
     done: Vec<Completion>,
+    /// Buffers of receives that are not posted.
+    free: Vec<Buffer>,
     /// Memory that the others put to, and its key.
     region: Region<M>,
     key: RemoteKey,
@@ -53,11 +52,11 @@ impl<M: Attached> Side<M> {
     fn new(arguments: &Arguments, number: usize, open: Open<M>) -> Result<Self, String> {
         let network = network(arguments, number)?;
         // This process began in the first host, where neighbours by shared memory are, too.
-        match number == 0 || arguments.lanes == Lanes::Shm {
+        match number == 0 || lanes(arguments) == Lanes::Shm {
             true => network.enter().map_err(message)?,
             false => network.enter_with_sys().map_err(message)?,
         }
-        let settings = settings(arguments.lanes, None, None, None, &arguments.settings)?;
+        let settings = settings(lanes(arguments), None, None, None, &arguments.settings)?;
         Self::of(network, &Domain::with_settings(settings).map_err(message)?, open)
     }
 
@@ -71,7 +70,8 @@ impl<M: Attached> Side<M> {
         let endpoint = domain.endpoint().and_then(open).map_err(message)?;
         let region = endpoint.allocate_region(REGION_BYTES).map_err(message)?;
         let key = region.key(&KeyOptions::new(Access::all())).map_err(message)?;
-        Ok(Self { network, open, endpoint, done: Vec::with_capacity(128), region, key, gets: None })
+        let (done, free) = (Vec::with_capacity(128), Vec::with_capacity(128));
+        Ok(Self { network, open, endpoint, done, free, region, key, gets: None })
     }
 
     /// A turn in the host of this side, where it may open sockets.
@@ -80,12 +80,28 @@ impl<M: Attached> Side<M> {
         self.endpoint.progress().map(drop).map_err(message)
     }
 
-    fn post(&self, peer: Peer, buffer: Buffer) -> Result<(), String> {
-        let selector = Selector::from_peer(peer, TAG);
-        self.endpoint
-            .post_receive(selector, buffer, ReceiveOptions::new())
-            .map(drop)
-            .map_err(|e| e.to_string())
+    /// Posts so many receives of messages of a peer.
+    #[inline]
+    fn post(&mut self, peer: Peer, count: u64) -> Result<(), String> {
+        for _ in 0..count {
+            let buffer = self.free.pop().ok_or("no buffer for a receive")?;
+            let selector = Selector::from_peer(peer, TAG);
+            let posted = self.endpoint.post_receive(selector, buffer, ReceiveOptions::new());
+            posted.map(drop).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Polls so often in vain.
+    #[inline]
+    fn poll_in_vain(&mut self, count: u32) -> Result<(), String> {
+        for _ in 0..count {
+            self.endpoint.completions(&mut self.done, 128).map_err(message)?;
+            if !self.done.is_empty() {
+                return Err("a turn that was to be empty has a completion".to_owned());
+            }
+        }
+        Ok(())
     }
 
     /// Whether the other side has connected since that was last asked.
@@ -137,10 +153,11 @@ impl<M: Attached> Side<M> {
 
     /// Gets memory of another one of this thread, which makes progress meanwhile.
     #[inline]
-    fn get(&mut self, peer: Peer, other: &Self, length: usize) -> Result<(), String> {
-        let buffer = self.gets.take().unwrap_or_else(|| Buffer::from(vec![0; length]));
+    fn get(&mut self, peer: Peer, other: &Self, load: &Load) -> Result<(), String> {
+        let buffer = self.gets.take().unwrap_or_else(|| Buffer::from(vec![0; load.bytes.len()]));
         let posted = self.endpoint.post_get(peer, other.key.at(0), buffer, SendOptions::new());
         posted.map_err(|error| error.to_string())?;
+        self.poll_in_vain(load.empty_turns)?;
         for _ in 0..TURNS_TO_ARRIVE {
             other.endpoint.progress().map_err(message)?;
             self.endpoint.completions(&mut self.done, 128).map_err(message)?;
@@ -155,17 +172,16 @@ impl<M: Attached> Side<M> {
         Err("an answer does not arrive".to_owned())
     }
 
-    /// Takes so many messages, and posts a receive for each.
+    /// Takes so many messages.
     #[inline]
     fn receive(&mut self, count: u64) -> Result<(), String> {
         let mut received = 0;
         for _ in 0..TURNS_TO_ARRIVE {
             self.endpoint.completions(&mut self.done, 128).map_err(message)?;
             while let Some(completion) = self.done.pop() {
-                let status = completion.result.map_err(message)?;
+                completion.result.map_err(message)?;
                 if completion.kind == OperationKind::Receive {
-                    let peer = status.peer.ok_or("a message from nobody")?;
-                    self.post(peer, completion.buffer.ok_or("a receive without its buffer")?)?;
+                    self.free.push(completion.buffer.ok_or("a receive without its buffer")?);
                     received += 1;
                 }
             }
@@ -178,8 +194,38 @@ impl<M: Attached> Side<M> {
 }
 
 fn network(arguments: &Arguments, number: usize) -> Result<HostNetwork, String> {
-    let path = arguments.networks.get(number).ok_or("two networks, one for each host")?;
-    HostNetwork::open(path).map_err(message)
+    let path = arguments.counted.networks.get(number);
+    HostNetwork::open(path.ok_or("two networks, one for each host")?).map_err(message)
+}
+
+/// One process is counted by one kind of lanes.
+fn lanes(arguments: &Arguments) -> Lanes {
+    arguments.lanes.first().copied().unwrap_or(Lanes::Auto)
+}
+
+/// The packets that the interfaces of both hosts have sent.
+fn packets<M: Attached>(left: &Side<M>, right: &Side<M>) -> Result<u64, String> {
+    let mut paths = Vec::new();
+    let mut sum = 0;
+    for side in [left, right] {
+        side.network.enter().map_err(message)?;
+        let network = std::fs::read_link("/proc/thread-self/ns/net").map_err(message)?;
+        if paths.contains(&network) {
+            continue;
+        }
+        paths.push(network);
+        let table = std::fs::read_to_string("/proc/thread-self/net/dev").map_err(message)?;
+        sum += sent_packets(&table);
+    }
+    Ok(sum)
+}
+
+/// The column of packets that were sent, of all interfaces.
+fn sent_packets(table: &str) -> u64 {
+    let counts = table.lines().filter_map(|line| line.split_once(':'));
+    let sent =
+        counts.filter_map(|(_, counts)| counts.split_whitespace().nth(9)?.parse::<u64>().ok());
+    sent.sum()
 }
 
 fn message(error: impl std::fmt::Display) -> String {
@@ -194,15 +240,23 @@ pub(super) fn run(arguments: &Arguments, messages: u64) -> Result<(), String> {
     }
 }
 
+/// What is exchanged.
+struct Load {
+    pattern: Pattern,
+    bytes: Vec<u8>,
+    empty_turns: u32,
+}
+
 fn exchange_all<M: Attached>(
     arguments: &Arguments,
     messages: u64,
     open: Open<M>,
 ) -> Result<(), String> {
+    let below = &arguments.counted;
     // While others have their turn hardly any time passes for an engine, so that acknowledgements
     // go with the next message, as they do between two.
-    ringrail::bench::slow_clocks(SLOWNESS * u64::from(arguments.peers));
-    secret::fresh(arguments.lanes, &arguments.settings)?;
+    ringrail::bench::slow_clocks(below.slowness * u64::from(arguments.peers));
+    secret::fresh(lanes(arguments), &arguments.settings)?;
     let mut left = Side::new(arguments, 0, open)?;
     let mut sides = vec![Side::new(arguments, 1, open)?];
     for _ in 1..arguments.peers {
@@ -215,26 +269,28 @@ fn exchange_all<M: Attached>(
         left.progress_at_home()?;
         other.side.progress_at_home()?;
     }
-    let pattern = arguments.pattern.unwrap_or(Pattern::PingPong);
-    let receives = match pattern {
-        Pattern::PingPong => 1,
-        Pattern::Coalesced => 4 * WINDOW,
-        Pattern::Put | Pattern::PutCoalesced | Pattern::Get if arguments.size > REGION_BYTES => {
-            return Err(format!("puts that are counted have {REGION_BYTES} bytes at most"));
-        }
-        Pattern::Put | Pattern::PutCoalesced | Pattern::Get => 0,
+    let load = Load {
+        pattern: arguments.pattern.unwrap_or(Pattern::PingPong),
+        bytes: vec![1; arguments.size],
+        empty_turns: arguments.empty_turns,
     };
-    for other in &others {
-        for _ in 0..receives {
-            left.post(other.known_as, Buffer::from(vec![0; arguments.size]))?;
-            other.side.post(other.first, Buffer::from(vec![0; arguments.size]))?;
-        }
+    if !matches!(load.pattern, Pattern::PingPong | Pattern::Coalesced)
+        && arguments.size > REGION_BYTES
+    {
+        return Err(format!("puts that are counted have {REGION_BYTES} bytes at most"));
+    }
+    for side in others.iter_mut().map(|other| &mut other.side).chain([&mut left]) {
+        side.free.extend((0..WINDOW).map(|_| Buffer::from(vec![0; arguments.size])));
     }
     let _idle = idle(&left, arguments)?;
-    let bytes = vec![1; arguments.size];
-    let warm_up = WARM_UP.max(16 * others.len() as u64);
-    exchange(&mut left, &mut others, pattern, &bytes, warm_up)?;
-    counted(|| exchange(&mut left, &mut others, pattern, &bytes, messages))
+    let warm_up = below.warm_up.max(16 * others.len() as u64);
+    exchange(&mut left, &mut others, &load, warm_up)?;
+    let before = packets(&left, &others[0].side)?;
+    for _ in 0..below.batches {
+        counted(|| exchange(&mut left, &mut others, &load, messages))?;
+    }
+    println!("packets {}", packets(&left, &others[0].side)? - before);
+    Ok(())
 }
 
 /// Endpoints beside the first one that nobody uses. Each has an engine.
@@ -266,58 +322,74 @@ fn connect<M: Attached>(left: &Side<M>, side: Side<M>) -> Result<Other<M>, Strin
     Err("the two sides do not connect".to_owned())
 }
 
-/// Runs `work` below the name that valgrind is told to count.
-#[inline(never)]
-fn counted<T>(work: impl FnOnce() -> T) -> T {
-    work()
-}
-
 /// Messages go to and come from all others by turns.
 fn exchange<M: Attached>(
     left: &mut Side<M>,
     others: &mut [Other<M>],
-    pattern: Pattern,
-    bytes: &[u8],
+    load: &Load,
     messages: u64,
 ) -> Result<(), String> {
-    let rounds = match pattern {
-        Pattern::PingPong | Pattern::Put | Pattern::Get => messages / 2,
-        Pattern::Coalesced | Pattern::PutCoalesced => messages / WINDOW,
-    };
     let count = others.len();
-    for round in 0..rounds as usize {
+    for round in 0..(messages / load.pattern.round()) as usize {
         let Other { side, first, known_as } = &mut others[round % count];
-        match pattern {
+        let empty_turns = load.empty_turns;
+        match load.pattern {
             Pattern::PingPong => {
-                left.send(*known_as, bytes, false)?;
+                side.post(*first, 1)?;
+                side.poll_in_vain(empty_turns)?;
+                left.send(*known_as, &load.bytes, false)?;
                 side.receive(1)?;
-                side.send(*first, bytes, false)?;
+                left.post(*known_as, 1)?;
+                left.poll_in_vain(empty_turns)?;
+                side.send(*first, &load.bytes, false)?;
                 left.receive(1)?;
             }
             Pattern::Coalesced => {
+                side.post(*first, WINDOW)?;
+                side.poll_in_vain(empty_turns)?;
                 for number in 1..=WINDOW {
-                    left.send(*known_as, bytes, number != WINDOW)?;
+                    left.send(*known_as, &load.bytes, number != WINDOW)?;
                 }
                 left.endpoint.progress().map_err(message)?;
                 side.receive(WINDOW)?;
             }
             Pattern::Put => {
                 let seen = (side.region.counters().puts, left.region.counters().puts);
-                left.put(*known_as, side.key, bytes, false)?;
+                side.poll_in_vain(empty_turns)?;
+                left.put(*known_as, side.key, &load.bytes, false)?;
                 side.see_puts(seen.0 + 1)?;
-                side.put(*first, left.key, bytes, false)?;
+                left.poll_in_vain(empty_turns)?;
+                side.put(*first, left.key, &load.bytes, false)?;
                 left.see_puts(seen.1 + 1)?;
             }
             Pattern::PutCoalesced => {
                 let seen = side.region.counters().puts;
+                side.poll_in_vain(empty_turns)?;
                 for number in 1..=WINDOW {
-                    left.put(*known_as, side.key, bytes, number != WINDOW)?;
+                    left.put(*known_as, side.key, &load.bytes, number != WINDOW)?;
                 }
                 left.endpoint.progress().map_err(message)?;
                 side.see_puts(seen + WINDOW)?;
             }
-            Pattern::Get => left.get(*known_as, side, bytes.len())?,
+            Pattern::Get => left.get(*known_as, side, load)?,
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sent_packets;
+
+    #[test]
+    fn packets_that_were_sent_are_the_tenth_column_of_all_interfaces() {
+        let table = "\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo
+    lo:     100       1    0    0    0     0          0         0      100       2    0    0    0
+ rail0:6000      70    0    0    0     0          0         0      900       30    0    0    0
+";
+        assert_eq!(sent_packets(table), 32);
+        assert_eq!(sent_packets(""), 0);
+    }
 }
