@@ -41,7 +41,7 @@ use std::time::Instant;
 use combiner::Combiner;
 use criterion::{Criterion, criterion_group, criterion_main};
 use posts::{post_shared, post_to};
-use wait::{Doorbell, Shared};
+use wait::{Doorbell, SharedProgress};
 use wait_set::Keys;
 
 /// As large as the request of a small send.
@@ -68,7 +68,7 @@ fn posts(c: &mut Criterion) {
     let add = |sum: &mut u64| *sum += 1;
     let post = || post_to(&combiner, add, || black_box(request), apply);
     group.bench_function("uncontended", |b| b.iter(post));
-    let shared = Shared::new(0, Silent);
+    let shared = SharedProgress::new(0, Silent);
     let post_shared = || post_shared(&shared, add, || black_box(request), apply);
     group.bench_function("uncontended, with a sleep to look after", |b| b.iter(post_shared));
     let mutex = Mutex::new(0);

@@ -340,8 +340,7 @@ impl<M: Attached> Endpoint<M> {
         if given.any(|other| !M::Engine::is_same(other, engine)) {
             return Err(Error::misuse("the queue belongs to another engine"));
         }
-        let number =
-            engine.with(|engine| engine.state.core_mut().shared_mut().endpoints_mut().open());
+        let number = engine.with(|engine| engine.state.open_endpoint());
         let number = number.ok_or(Error::Limit("an engine has 1024 endpoints; drop some"))?;
         let shared = |queue: &CompletionQueue<M>| {
             engine.share_queue(&queue.queue);

@@ -26,6 +26,11 @@ impl EngineState {
         &mut self.core
     }
 
+    /// Opens an endpoint. `None`: there are as many as an engine has.
+    pub(crate) fn open_endpoint(&mut self) -> Option<u16> {
+        self.core.shared_mut().endpoints_mut().open()
+    }
+
     /// Calls the protocol, which may end operations.
     pub(crate) fn with_core<R>(
         &mut self,

@@ -336,7 +336,7 @@ impl Run {
         self.world.start(host, process, config, loops).map_err(|error| error.to_string())?;
         let engine = self.world.engine(host).ok_or("an engine that was just started")?;
         for _ in 1..self.plan.endpoints {
-            engine.state.core_mut().shared_mut().endpoints_mut().open();
+            engine.state.open_endpoint();
         }
         self.residents[host] = Resident { process, ..Resident::default() };
         let dead: Vec<Process> =

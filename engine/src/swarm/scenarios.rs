@@ -683,7 +683,7 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
         talk(&mut world, [0, 1], "before");
         let forgetter = seed as usize % 2;
         let other = world.engine(1 - forgetter).unwrap();
-        let second = other.state.core_mut().shared_mut().endpoints_mut().open().unwrap();
+        let second = other.state.open_endpoint().unwrap();
         let address = other.state.address(second);
         // Keeps the session.
         let core = world.engine(forgetter).unwrap().state.core_mut();
@@ -728,7 +728,7 @@ fn a_send_that_ended_with_its_peer_waits_for_no_answer() {
     let mut world = world(1, 2, &config());
     talk(&mut world, [0, 1], "before");
     let other = world.engine(1).unwrap();
-    let second = other.state.core_mut().shared_mut().endpoints_mut().open().unwrap();
+    let second = other.state.open_endpoint().unwrap();
     let address = other.state.address(second);
     let core = world.engine(0).unwrap().state.core_mut();
     core.insert_peer(address.engine(), address.to_locators(), second).unwrap();
