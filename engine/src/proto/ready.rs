@@ -196,6 +196,21 @@ impl Ready {
         order.filter(move |&slot| self.has(slot, work))
     }
 
+    /// Returns the session at `index` of the queue of a kind from which only [`Self::swap_remove`]
+    /// and [`Self::forget`] remove sessions.
+    #[inline]
+    pub(super) fn nth(&self, work: Work, index: usize) -> Option<u32> {
+        self.queues[work as usize].order.get(index).copied()
+    }
+
+    /// Removes the session at `index` of such a queue. The latest one takes its place.
+    #[inline]
+    pub(super) fn swap_remove(&mut self, work: Work, index: usize) {
+        if let Some(slot) = self.queues[work as usize].order.swap_remove_back(index) {
+            self.unmark(slot, work);
+        }
+    }
+
     /// Detaches the queue of a kind, for [`Self::reattach`]; its sessions count as having that
     /// work. The caller visits each entry once; one with `false` from [`Self::has`] was removed.
     pub(super) fn detach(&mut self, work: Work) -> VecDeque<u32> {

@@ -30,6 +30,7 @@
 //! 5. [`Core::poll_acknowledgements`] for what was received from streams and rings.
 
 mod acknowledged;
+mod capabilities;
 mod fast_path;
 mod incoming;
 pub(crate) mod order;
@@ -46,24 +47,24 @@ mod transport;
 pub(in crate::proto) mod uncommon;
 pub(crate) mod window;
 
-use super::context::{Cx, SharedState};
-use super::control_frame::ControlFrame;
-use super::core::{Config, Core};
-use super::credit::{ReceiveCredits, SendCredits};
-use super::eager_limit::EagerLimit;
-use super::late::LateQueue;
-use super::question::Questions;
-use super::session::{Limits, Session};
-use super::table::Id;
-use crate::proto::ready::Work;
-use crate::wire::rts::RTS_HEADER_BYTES;
-use crate::wire::segment::SEGMENT_HEADER_BYTES;
+use std::mem::offset_of;
 
 use self::order::Chain;
 use self::protocol::Capabilities;
 use self::received::Received;
 use self::segment::{List, Order, SegmentPool};
 use self::uncommon::Uncommon;
+use super::context::SharedState;
+use super::control_frame::ControlFrame;
+use super::core::Config;
+use super::credit::{ReceiveCredits, SendCredits};
+use super::eager_limit::EagerLimit;
+use super::late::LateQueue;
+use super::question::Questions;
+use super::session::{Limits, Session};
+use super::table::Id;
+use crate::wire::rts::RTS_HEADER_BYTES;
+use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 pub(crate) use self::outgoing::{Asks, Lone, Outgoing, append_segment};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
@@ -90,39 +91,39 @@ impl SegmentPool {
 
 /// The segments of a session, sent and received, with the credit of both directions. They are open
 /// while the session is established.
+///
+/// A short message touches the first four cache lines and the first one of `chain`: a send all of
+/// them, a receive the first one and those of `received`.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Segments {
     /// Reasons to leave the fast paths.
     uncommon: Uncommon,
-    open: Option<OpenSegment>,
-    next_frame: u32,
-    /// The first frame that is not known to have arrived: the oldest outstanding one, or else the
-    /// next one.
-    base: u32,
-    credits: SendCredits,
-    /// Longest eager payload that the peer accepts and advises.
-    eager_limit: EagerLimit,
-    /// How its messages travel, by what it can do.
-    protocol: SendProtocol,
-    chain: Chain,
-    received: Received,
-
-    /// Longest segment built now, header included.
-    segment_bytes: usize,
-    /// The same without a ring: the smallest segment size of its paths.
-    path_bytes: usize,
-    /// Limit on segments of messages that wait for their first transmission.
-    unsent_max: usize,
-    able: Capabilities,
-    /// Segments and chunks on TCP connections have checksums.
-    has_checksums: bool,
     /// Credit was announced in a datagram that may be lost, and no later one repeats it, or an
     /// acknowledgement has to be requested.
     update_due: bool,
     /// A user's send waits for a segment sent since the last acknowledgement request.
     ack_awaited: bool,
-    /// Control frames that are not in a segment yet. Some may wait before the session begins.
-    control: LateQueue<ControlFrame>,
+    next_frame: u32,
+    /// The first frame that is not known to have arrived: the oldest outstanding one, or else the
+    /// next one.
+    base: u32,
+    credits: SendCredits,
+    open: Option<OpenSegment>,
+    /// Longest segment built now, header included.
+    segment_bytes: usize,
+
+    /// How its messages travel, by what it can do.
+    protocol: SendProtocol,
+    /// Longest eager payload that the peer accepts and advises.
+    eager_limit: EagerLimit,
+    able: Capabilities,
+    /// Segments and chunks on TCP connections have checksums.
+    has_checksums: bool,
+
+    received: Received,
+    chain: Chain,
+
     /// All segments.
     outstanding: List,
     /// Segments to be retransmitted.
@@ -139,11 +140,23 @@ pub(crate) struct Segments {
     long_held: usize,
     /// Bytes of acknowledged long segments.
     long_delivered: u64,
+    /// The segment size without a ring: the smallest one of its paths.
+    path_bytes: usize,
+    /// Limit on segments of messages that wait for their first transmission.
+    unsent_max: usize,
+    /// Control frames that are not in a segment yet. Some may wait before the session begins.
+    control: LateQueue<ControlFrame>,
     header_only: [u8; SEGMENT_HEADER_BYTES],
     /// The last segment for the control connection, which acknowledges everything received when a
     /// goodbye ended the session.
     final_ack: Vec<u8>,
 }
+
+const _: () = {
+    assert!(offset_of!(Segments, protocol) == 64, "sending begins in the first line");
+    assert!(offset_of!(Segments, received) == 128, "the routes are in the second one");
+    assert!(offset_of!(Segments, chain).is_multiple_of(64), "the latest flow is in one line");
+};
 
 /// The segment that takes more frames.
 #[derive(Clone, Copy, Debug)]
@@ -267,19 +280,6 @@ impl Segments {
 }
 
 impl Segments {
-    /// Sets the length of new segments to what their transport takes: a ring takes any.
-    fn fit_segments(&mut self, pool: &mut SegmentPool, config: &Config) {
-        self.close_open(pool);
-        self.segment_bytes = if self.able.has_ring { pool.buffer_bytes() } else { self.path_bytes };
-        self.protocol = SendProtocol::of(self.able, self.segment_bytes, config);
-    }
-
-    /// Sets what the session can do. Returns whether that has changed.
-    fn set_capabilities(&mut self, able: Capabilities, config: &Config) -> bool {
-        self.protocol = SendProtocol::of(able, self.segment_bytes, config);
-        std::mem::replace(&mut self.able, able) != able
-    }
-
     /// Returns whether datagrams carry segments, too. Without them the control connection is the
     /// only transport, and the session ends with it.
     #[inline]
@@ -370,11 +370,6 @@ impl Segments {
     #[inline]
     pub(super) fn receive_credits_mut(&mut self) -> &mut ReceiveCredits {
         self.received.credits_mut()
-    }
-
-    /// Sets whether the peer can read messages from this process's memory.
-    pub(super) fn set_cma(&mut self, has_cma: bool, config: &Config) {
-        self.set_capabilities(Capabilities { has_cma, ..self.able }, config);
     }
 }
 
@@ -488,15 +483,6 @@ impl Segments {
         outstanding.any(|id| pool.get(id).is_some_and(|segment| segment.completes_unacked))
     }
 
-    /// Sets the smallest datagram content of the session's lanes. Longer segments built before use
-    /// a lane that takes them: a stream takes any.
-    pub(crate) fn set_segment_bytes(&mut self, cx: Cx<'_>, segment_bytes: usize) {
-        if self.is_open() {
-            self.path_bytes = cx.shared.pool.clamp(segment_bytes);
-            self.fit_segments(&mut cx.shared.pool, &cx.shared.config);
-        }
-    }
-
     /// Frees memory that an idle session does not need.
     pub(in crate::proto) fn shrink(&mut self) {
         self.control.shrink();
@@ -546,41 +532,6 @@ impl Segments {
 }
 
 impl Session {
-    /// Lets the newly established session, which has sent nothing, use datagrams. `segment_bytes`:
-    /// the smallest size among its lanes of one datagram's content.
-    pub(crate) fn use_datagrams(&mut self, cx: Cx<'_>, segment_bytes: usize) {
-        let segments = &mut self.segments;
-        if !segments.is_open() {
-            return;
-        }
-        debug_assert!(segments.next_frame == 0, "its first segments are built for its paths");
-        let has_bulk = self.bulk_in_datagrams;
-        segments.able = Capabilities { has_datagrams: true, has_bulk, ..Capabilities::default() };
-        if has_bulk {
-            self.rendezvous.use_datagrams();
-            segments.uncommon.add(Uncommon::BULK);
-        }
-        segments.path_bytes = cx.shared.pool.clamp(segment_bytes);
-        segments.unsent_max = unsent_max(segments.path_bytes, &cx.shared.config);
-        segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
-    }
-
-    /// Sets whether messages that do not fit a datagram use the session's stream. Segments already
-    /// built for the stream wait for one.
-    ///
-    /// RR-DGRAM-12.
-    pub(crate) fn use_stream(&mut self, mut cx: Cx<'_>, has_stream: bool) {
-        let segments = &mut self.segments;
-        if !segments.able.has_datagrams {
-            return;
-        }
-        let able = Capabilities { has_stream, ..segments.able };
-        if segments.set_capabilities(able, &cx.shared.config) && self.has_waiting() {
-            // Waiting sends may have another transport now.
-            cx.add_work(Work::Stage);
-        }
-    }
-
     /// Returns the longest message that is sent eagerly to the peer now, in bytes; `None`: the
     /// session is not connected.
     pub(crate) fn eager_limit_if_connected(&self, config: &Config) -> Option<u64> {
@@ -619,32 +570,5 @@ impl Session {
         self.rendezvous.shrink();
         self.lanes.shrink();
         self.segments.shrink();
-    }
-}
-
-impl Core {
-    /// Selects the ring for segments, or none: then unacknowledged segments are sent again.
-    ///
-    /// RR-SHM-8.
-    pub(crate) fn use_ring(&mut self, slot: u32, ring: Option<u32>) {
-        let Some((session, mut cx)) = self.enter(slot) else { return };
-        let segments = &mut session.segments;
-        if !segments.is_open() {
-            return;
-        }
-        // Sessions with checksums need them on memory copies too, and pieces have none.
-        let piece_ring = ring.filter(|_| !segments.has_checksums);
-        let before = segments.able;
-        let (has_ring, takes_pieces) = (ring.is_some(), piece_ring.is_some());
-        segments.able = Capabilities { has_ring, takes_pieces, ..before };
-        segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
-        if before.takes_pieces != takes_pieces && session.has_waiting() {
-            // Waiting sends may have another transport now.
-            cx.add_work(Work::Stage);
-        }
-        session.use_ring_for_pieces(&mut cx, piece_ring);
-        if before.has_ring && !has_ring && !planted!(ForgetRing) {
-            session.segments.resend_all(cx, true);
-        }
     }
 }

@@ -23,15 +23,16 @@ pub(crate) type Stream = (u16, u16, u64);
 
 /// The sending side: the last message of each flow.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Chain {
     /// The flow of the most recent message, and that message. Its entry in the table is out of
     /// date.
     latest: Option<(Stream, u32)>,
+    /// No flow is kept whose last message is before this frame.
+    forgotten: u32,
     last: HashMap<Stream, u32, Hashing>,
     /// Idle flows are forgotten when there are this many.
     forget_at: usize,
-    /// No flow is kept whose last message is before this frame.
-    forgotten: u32,
 }
 
 impl Chain {

@@ -1,5 +1,7 @@
 //! What a session has received, and what the next segment to the peer has to announce of it.
 
+use std::mem::offset_of;
+
 use super::super::credit::ReceiveCredits;
 use super::super::question::Questions;
 use super::order::{EnvelopeHeader, Held, ReorderBuffer};
@@ -9,26 +11,35 @@ use crate::proto::unexpected::Unexpected;
 use crate::wire::FrameError;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SegmentHeader};
 
-/// The receiving side of a session's [`super::Segments`].
+/// The receiving side of a session's [`super::Segments`]. The first two cache lines are those that
+/// a segment received in order touches.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct Received {
-    arrivals: Arrivals,
-    reorder_buffer: ReorderBuffer,
     /// Credit of the peer. It outlives the session until its unexpected messages are received.
     credits: ReceiveCredits,
     /// The cumulative acknowledgement that the peer was sent last.
     announced_ack: u32,
+    asked_end: u32,
     /// The peer has requested an acknowledgement of the frames before `asked_end`.
     ack_wanted: bool,
-    asked_end: u32,
-    /// What streams and rings carried since the last transmission.
-    pending_ack: PendingAck,
     questions: Questions,
-    /// Frame and reason of the peer's goodbye.
-    goodbye: Option<(u32, u8)>,
     /// When a message last arrived.
     message_ns: u64,
+
+    arrivals: Arrivals,
+    /// What streams and rings carried since the last transmission.
+    pending_ack: PendingAck,
+
+    reorder_buffer: ReorderBuffer,
+    /// Frame and reason of the peer's goodbye.
+    goodbye: Option<(u32, u8)>,
 }
+
+const _: () = {
+    assert!(offset_of!(Received, arrivals) == 64, "what is announced is in the first line");
+    assert!(offset_of!(Received, reorder_buffer) <= 128, "what comes in order is in the second");
+};
 
 impl Received {
     pub(super) fn new(seed: u64, credits: ReceiveCredits) -> Self {

@@ -172,9 +172,8 @@ impl Core {
 
     fn acknowledge_due(&mut self, now_ns: u64, is_last: bool) -> bool {
         let Self { sessions, shared } = self;
-        let mut owing = shared.ready.detach(Work::Acknowledge);
         let (mut index, mut happened) = (0, false);
-        while let Some(&slot) = owing.get(index) {
+        while let Some(slot) = shared.ready.nth(Work::Acknowledge, index) {
             if let Some(session) = sessions.at_mut(slot as usize) {
                 let segments = &mut session.segments;
                 let pending = segments.received.pending_ack_mut();
@@ -187,10 +186,8 @@ impl Core {
                     happened = true;
                 }
             }
-            shared.ready.drop_detached(slot, Work::Acknowledge);
-            owing.swap_remove_back(index);
+            shared.ready.swap_remove(Work::Acknowledge, index);
         }
-        shared.ready.reattach(Work::Acknowledge, owing);
         happened
     }
 }

@@ -1,10 +1,10 @@
 //! Why a session leaves its fast paths.
 //!
 //! Sending and receiving a short message have a fast path each, for the common state of a session.
-//! A word in its [`super::Segments`] has a bit for each reason to leave them, so that a fast path asks
-//! once. A bit is set where its reason arises. It may stay set when the reason has passed: the next
-//! fast path that meets it looks at the state itself, in [`Session::settle`], and clears it. So a
-//! set bit costs time, and a missing one is a bug, which debug builds find at each use.
+//! A word in its [`super::Segments`] has a bit for each reason to leave them, so that a fast path
+//! asks once. A bit is set where its reason arises. It may stay set when the reason has passed: the
+//! next fast path that meets it looks at the state itself, in [`Session::settle`], and clears it.
+//! So a set bit costs time, and a missing one is a bug, which debug builds find at each use.
 //!
 //! One-sided operations that wait are asked for beside the word: most sessions have no state of
 //! them.

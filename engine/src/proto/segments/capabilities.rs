@@ -1,0 +1,103 @@
+//! What a session can do, and the changes of it: with each, the table of routes is computed anew.
+
+use super::super::context::Cx;
+use super::super::core::{Config, Core};
+use super::super::session::Session;
+use super::protocol::{Capabilities, SendProtocol};
+use super::segment::SegmentPool;
+use super::uncommon::Uncommon;
+use super::{Segments, unsent_max};
+use crate::proto::ready::Work;
+
+impl Segments {
+    /// Sets the length of new segments to what their transport takes: a ring takes any.
+    fn fit_segments(&mut self, pool: &mut SegmentPool, config: &Config) {
+        self.close_open(pool);
+        self.segment_bytes = if self.able.has_ring { pool.buffer_bytes() } else { self.path_bytes };
+        self.protocol = SendProtocol::of(self.able, self.segment_bytes, config);
+    }
+
+    /// Sets what the session can do. Returns whether that has changed.
+    fn set_capabilities(&mut self, able: Capabilities, config: &Config) -> bool {
+        self.protocol = SendProtocol::of(able, self.segment_bytes, config);
+        std::mem::replace(&mut self.able, able) != able
+    }
+
+    /// Sets the smallest datagram content of the session's lanes. Longer segments built before use
+    /// a lane that takes them: a stream takes any.
+    pub(crate) fn set_segment_bytes(&mut self, cx: Cx<'_>, segment_bytes: usize) {
+        if self.is_open() {
+            self.path_bytes = cx.shared.pool.clamp(segment_bytes);
+            self.fit_segments(&mut cx.shared.pool, &cx.shared.config);
+        }
+    }
+
+    /// Sets whether the peer can read messages from this process's memory.
+    pub(in crate::proto) fn set_cma(&mut self, has_cma: bool, config: &Config) {
+        self.set_capabilities(Capabilities { has_cma, ..self.able }, config);
+    }
+}
+
+impl Session {
+    /// Lets the newly established session, which has sent nothing, use datagrams. `segment_bytes`:
+    /// the smallest size among its lanes of one datagram's content.
+    pub(crate) fn use_datagrams(&mut self, cx: Cx<'_>, segment_bytes: usize) {
+        let segments = &mut self.segments;
+        if !segments.is_open() {
+            return;
+        }
+        debug_assert!(segments.next_frame == 0, "its first segments are built for its paths");
+        let has_bulk = self.bulk_in_datagrams;
+        segments.able = Capabilities { has_datagrams: true, has_bulk, ..Capabilities::default() };
+        if has_bulk {
+            self.rendezvous.use_datagrams();
+            segments.uncommon.add(Uncommon::BULK);
+        }
+        segments.path_bytes = cx.shared.pool.clamp(segment_bytes);
+        segments.unsent_max = unsent_max(segments.path_bytes, &cx.shared.config);
+        segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
+    }
+
+    /// Sets whether messages that do not fit a datagram use the session's stream. Segments already
+    /// built for the stream wait for one.
+    ///
+    /// RR-DGRAM-12.
+    pub(crate) fn use_stream(&mut self, mut cx: Cx<'_>, has_stream: bool) {
+        let segments = &mut self.segments;
+        if !segments.able.has_datagrams {
+            return;
+        }
+        let able = Capabilities { has_stream, ..segments.able };
+        if segments.set_capabilities(able, &cx.shared.config) && self.has_waiting() {
+            // Waiting sends may have another transport now.
+            cx.add_work(Work::Stage);
+        }
+    }
+}
+
+impl Core {
+    /// Selects the ring for segments, or none: then unacknowledged segments are sent again.
+    ///
+    /// RR-SHM-8.
+    pub(crate) fn use_ring(&mut self, slot: u32, ring: Option<u32>) {
+        let Some((session, mut cx)) = self.enter(slot) else { return };
+        let segments = &mut session.segments;
+        if !segments.is_open() {
+            return;
+        }
+        // Sessions with checksums need them on memory copies too, and pieces have none.
+        let piece_ring = ring.filter(|_| !segments.has_checksums);
+        let before = segments.able;
+        let (has_ring, takes_pieces) = (ring.is_some(), piece_ring.is_some());
+        segments.able = Capabilities { has_ring, takes_pieces, ..before };
+        segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
+        if before.takes_pieces != takes_pieces && session.has_waiting() {
+            // Waiting sends may have another transport now.
+            cx.add_work(Work::Stage);
+        }
+        session.use_ring_for_pieces(&mut cx, piece_ring);
+        if before.has_ring && !has_ring && !planted!(ForgetRing) {
+            session.segments.resend_all(cx, true);
+        }
+    }
+}
