@@ -9,7 +9,6 @@ use super::traits::{Interest, LaneKey};
 use crate::proto::core::Core;
 use crate::proto::paths::{PathTable, Paths};
 use crate::proto::ready::Work;
-use crate::proto::session::Session;
 use crate::proto::table::reserve_for;
 
 pub(super) use receive::StreamRead;
@@ -471,7 +470,8 @@ impl ControlLanes {
     pub(super) fn awaits_more(&mut self, session: u32, core: &Core) -> bool {
         let known = core.session(session);
         let control = self.of(session);
-        control.is_awaited = (control.lane.is_some() && known.is_some_and(Session::is_answer_due))
+        control.is_awaited = (control.lane.is_some()
+            && known.is_some_and(|it| it.control_lane.is_answer_due()))
             || control.has_partial()
             || known.is_some_and(|it| it.segments.holds_long());
         control.is_awaited

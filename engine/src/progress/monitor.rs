@@ -8,7 +8,6 @@ use super::silent_peers::Probed;
 use super::ticks::HEALTH_NS;
 use super::traits::LaneKey;
 use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
-use crate::proto::session::Session;
 use crate::wire::lost::CONTROL_LANE;
 
 /// Maximum reads of the control lane of a process that has ended: a child of it may continue to
@@ -109,7 +108,7 @@ impl EngineState {
     }
 
     fn is_answer_due(&self, session: u32) -> bool {
-        self.core.session(session).is_some_and(Session::is_answer_due)
+        self.core.session(session).is_some_and(|it| it.control_lane.is_answer_due())
     }
 }
 
@@ -152,7 +151,7 @@ impl Engine {
                 state.paths.ask_quiet_paths(now_ns, session, since_ns);
             }
             Decision::AskForAnswer => {
-                state.core.with(session, |it, cx| it.ask_for_answer(cx));
+                state.core.with(session, |it, cx| it.segments.ask_for_answer(cx));
                 self.setup().lanes.ask_all_paths(session);
             }
             Decision::ReportSegmentsLost { bytes } => {

@@ -52,7 +52,7 @@ impl Session {
     fn begin(&mut self, mut cx: Cx<'_>, ours: Limits, theirs: Limits, keys: SessionKeys) {
         self.establish(cx.shared, ours, theirs, Some(keys));
         cx.shared.offers.reserve(ours);
-        self.note_windows(&mut cx);
+        cx.shared.offers.note_windows(cx.slot, self.segments.receive_credits());
         cx.add_work(Work::Stage);
         cx.act(Action::Established { session: cx.slot });
     }

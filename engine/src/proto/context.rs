@@ -115,6 +115,11 @@ impl Cx<'_> {
         self.shared.ready.add_last(self.slot, work);
     }
 
+    /// Queues the session, which has more to send, after the others, since it has had its turn.
+    pub(crate) fn flush_after_others(mut self) {
+        self.add_work_last(Work::Flush);
+    }
+
     /// Removes the session from those with such work.
     pub(super) fn remove_work(&mut self, work: Work) {
         self.shared.ready.remove(self.slot, work);

@@ -26,6 +26,7 @@ use super::rails::health::Transition;
 #[cfg(doc)]
 use super::ready::Work;
 use super::segments::Transport;
+use super::segments::{split_checked, split_segment};
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
 use super::unexpected::Message;
@@ -152,9 +153,9 @@ impl Core {
         let mut used = 0;
         while let Some(session) = self.session(slot) {
             let whole = if session.segments.has_checksums() {
-                Session::split_checked(&bytes[used..])?
+                split_checked(&bytes[used..])?
             } else {
-                Session::split_segment(&bytes[used..])?
+                split_segment(&bytes[used..])?
             };
             let Some((header, body, length)) = whole else { break };
             if !session.is_connected() {
@@ -200,7 +201,7 @@ impl Core {
         match self.enter(message.session) {
             Some((session, mut cx)) if session.epoch == message.epoch || planted!(ForgetEpoch) => {
                 session.return_credit(&mut cx, payload_bytes);
-                if session.has_grown(&cx.shared.config) {
+                if session.segments.receive_credits().has_grown(&cx.shared.config) {
                     self.shrink_windows(message.session);
                 }
             }

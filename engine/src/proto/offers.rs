@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::core::{Config, Core, ENVELOPES_MIN};
-use super::credit::{ReceiveCredit, WINDOW_MAX};
+use super::credit::{ReceiveCredit, ReceiveCredits, WINDOW_MAX};
 use super::session::{Limits, Session};
 use crate::proto::context::{Cx, SharedState};
 use crate::proto::ready::Work;
@@ -185,6 +185,13 @@ impl Offers {
         true
     }
 
+    /// Notes the windows of a session that begins: what others return may extend them.
+    pub(super) fn note_windows(&mut self, slot: u32, credits: &ReceiveCredits) {
+        if credits.both().into_iter().any(is_low) {
+            self.note_low(slot);
+        }
+    }
+
     /// Notes a session with a low window: [`Core::extend_others`] extends it.
     fn note_low(&mut self, slot: u32) {
         if let Err(at) = self.low.binary_search(&slot) {
@@ -213,6 +220,28 @@ fn extend(credit: &mut ReceiveCredit, total: u64, taken: u64, least: u32) -> u32
     more
 }
 
+impl ReceiveCredits {
+    /// Returns whether a window is longer than one without unexpected messages.
+    #[inline]
+    pub(super) fn has_grown(&self, config: &Config) -> bool {
+        let least = least_windows(config);
+        let [envelopes, bytes] = self.both();
+        envelopes.window() > least.0 || bytes.window() > least.1
+    }
+
+    /// Shrinks the windows after unexpected messages were received: what they have grown by is
+    /// free again. Returns whether that is anything.
+    ///
+    /// RR-CREDIT-5.
+    fn shrink(&mut self, offers: &mut Offers, config: &Config) -> bool {
+        let least = least_windows(config);
+        let [envelopes, bytes] = self.both_mut();
+        let (envelopes, bytes) = (envelopes.shrink(least.0), bytes.shrink(least.1));
+        offers.release(envelopes.into(), bytes.into());
+        envelopes + bytes > 0
+    }
+}
+
 impl Session {
     /// Extends the windows, if need be, after an unexpected message has come.
     #[inline]
@@ -221,26 +250,6 @@ impl Session {
         if cx.shared.offers.extend_windows((cx.slot, self.engine), windows, &cx.shared.config) {
             cx.add_work(Work::Flush);
         }
-    }
-
-    /// Returns whether a window is longer than one without unexpected messages.
-    #[inline]
-    pub(super) fn has_grown(&self, config: &Config) -> bool {
-        let least = least_windows(config);
-        let [envelopes, bytes] = self.segments.receive_credits().both();
-        envelopes.window() > least.0 || bytes.window() > least.1
-    }
-
-    /// Shrinks the windows after unexpected messages were received: what they have grown by is
-    /// free again. Returns whether that is anything.
-    ///
-    /// RR-CREDIT-5.
-    fn shrink_windows(&mut self, cx: &mut Cx<'_>) -> bool {
-        let least = least_windows(&cx.shared.config);
-        let [envelopes, bytes] = self.segments.receive_credits_mut().both_mut();
-        let (envelopes, bytes) = (envelopes.shrink(least.0), bytes.shrink(least.1));
-        cx.shared.offers.release(envelopes.into(), bytes.into());
-        envelopes + bytes > 0
     }
 
     /// Returns the limits to announce in this engine's hello to the peer. They are reserved during
@@ -267,13 +276,6 @@ impl Session {
             "an offer stays until it ends"
         );
         has_offer && offers.end(self.engine)
-    }
-
-    /// Notes the windows of the session, which begins: what others return may extend them.
-    pub(super) fn note_windows(&self, cx: &mut Cx<'_>) {
-        if self.segments.receive_credits().both().into_iter().any(is_low) {
-            cx.shared.offers.note_low(cx.slot);
-        }
     }
 }
 
@@ -322,7 +324,11 @@ impl Core {
     /// Shrinks the windows of a session whose unexpected messages are received.
     #[cold]
     pub(super) fn shrink_windows(&mut self, slot: u32) {
-        if self.with(slot, |it, mut cx| it.shrink_windows(&mut cx)) == Some(true) {
+        let has_shrunk = self.with(slot, |it, cx| {
+            let SharedState { offers, config, .. } = &mut *cx.shared;
+            it.segments.receive_credits_mut().shrink(offers, config)
+        });
+        if has_shrunk == Some(true) {
             self.extend_others();
         }
     }

@@ -3,8 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use zerocopy::FromBytes;
-
 use super::connection::{Connection, Retry};
 use super::context::{Cx, SharedState};
 pub(crate) use super::control_frame::{ControlFrame, ShortReply};
@@ -20,15 +18,8 @@ use super::segments::Segments;
 use super::segments::uncommon::Uncommon;
 use super::table::Id;
 pub(crate) use super::teardown::Sequel;
-use crate::wire::FrameError;
+use crate::wire::hello;
 use crate::wire::locators::Locators;
-use crate::wire::segment::{
-    FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader, SegmentSums,
-};
-use crate::wire::{SEGMENT_BYTES_MAX, hello};
-
-/// Header, body and whole length of a segment.
-pub(crate) type Whole<'a> = (&'a SegmentHeader, &'a [u8], usize);
 
 /// Limits exchanged in the hello exchange.
 #[derive(Clone, Copy, Debug)]
@@ -265,57 +256,11 @@ impl Session {
         }
     }
 
-    /// Queues the session, which has more to send, after the others, since it has had its turn.
-    pub(crate) fn flush_after_others(&self, mut cx: Cx<'_>) {
-        cx.add_work_last(Work::Flush);
-    }
-
     /// Sends a control frame, if the session is connected.
     pub(super) fn send_control(&mut self, cx: &mut Cx<'_>, control: ControlFrame) {
         if self.is_connected() {
             self.push_control(control);
             cx.add_work(Work::Flush);
         }
-    }
-
-    /// Splits the first complete segment off `bytes`; `None`: more bytes are needed.
-    ///
-    /// RR-SEG-1.
-    #[inline]
-    pub(crate) fn split_segment(bytes: &[u8]) -> Result<Option<Whole<'_>>, FrameError> {
-        let Ok((header, rest)) = SegmentHeader::ref_from_prefix(bytes) else { return Ok(None) };
-        let length = header.length.get() as usize;
-        if !(SEGMENT_HEADER_BYTES..=SEGMENT_BYTES_MAX).contains(&length) {
-            return Err(FrameError::BadSegmentLength(header.length.get()));
-        }
-        match rest.get(..length - SEGMENT_HEADER_BYTES) {
-            Some(body) => Ok(Some((header, body, length))),
-            None => Ok(None),
-        }
-    }
-
-    /// Splits a segment in a session with checksums. The header's checksum is verified as soon as
-    /// it is there: with a wrong length the rest would never arrive.
-    ///
-    /// RR-SUM-3.
-    pub(crate) fn split_checked(bytes: &[u8]) -> Result<Option<Whole<'_>>, FrameError> {
-        let Ok((header, rest)) = SegmentHeader::ref_from_prefix(bytes) else { return Ok(None) };
-        let Ok((sums, _)) = SegmentSums::ref_from_prefix(rest) else { return Ok(None) };
-        let frames = sums.frames.get();
-        let expected = SegmentSums::new(header, frames);
-        let has_sums = header.flags.get() & FLAG_CHECKSUM != 0;
-        if expected.header != sums.header || !has_sums {
-            let (sent, computed) = (sums.header.get(), expected.header.get());
-            return Err(FrameError::Corrupted { sent, computed, what: " with its header" });
-        }
-        let Some((header, body, length)) = Self::split_segment(bytes)? else { return Ok(None) };
-        let Some(body) = body.get(SEGMENT_SUMS_BYTES..) else {
-            return Err(FrameError::BadSegmentLength(header.length.get()));
-        };
-        let computed = crc32c::crc32c(body);
-        if computed != frames && !planted!(SkipSegmentSum) {
-            return Err(FrameError::Corrupted { sent: frames, computed, what: "" });
-        }
-        Ok(Some((header, body, length)))
     }
 }

@@ -114,7 +114,7 @@ impl LaneCx<'_> {
 impl ControlLanes {
     /// Notes that data was sent on the control lane of a session.
     fn expect_answer(&mut self, session: u32, core: &mut Core) {
-        core.with(session, |it, _| it.expect_answer());
+        core.with(session, |it, _| it.control_lane.expect_answer());
         self.await_something(session);
     }
 
@@ -139,7 +139,7 @@ impl ControlLanes {
             }
             if sent > 0 {
                 happened = true;
-                core.with(session, |it, _| it.expect_answer());
+                core.with(session, |it, _| it.control_lane.expect_answer());
             }
             let unsent = &mut control.unsent;
             // A long one has a call of its own.
@@ -176,7 +176,7 @@ impl ControlLanes {
         let is_whole = control.unsent.is_empty();
         self.await_something(session);
         if sent > 0 {
-            core.with(session, |it, _| it.expect_answer());
+            core.with(session, |it, _| it.control_lane.expect_answer());
         }
         if !is_whole {
             self.send_rest(session, core, driver)?;
@@ -200,7 +200,7 @@ impl ControlLanes {
                 }
                 if control.long_bytes_left(poll) == 0 {
                     if cx.core.session(session).is_some_and(|it| it.segments.has_long()) {
-                        cx.core.with(session, |it, cx| it.flush_after_others(cx));
+                        cx.core.with(session, |_, cx| cx.flush_after_others());
                     }
                     break;
                 }

@@ -95,7 +95,7 @@ impl Rings {
             }
             written += 1;
             if written == DATAGRAMS_PER_FLUSH {
-                core.with(session, |it, cx| it.flush_after_others(cx));
+                core.with(session, |_, cx| cx.flush_after_others());
                 break;
             }
         }

@@ -63,7 +63,7 @@ impl Engine {
         for sent in 0..=DATAGRAMS_PER_FLUSH {
             let EngineState { core, paths, datagrams, now_ns, .. } = &mut *self.state;
             if sent == DATAGRAMS_PER_FLUSH {
-                core.with(session, |it, cx| it.flush_after_others(cx));
+                core.with(session, |_, cx| cx.flush_after_others());
                 break;
             }
             if datagrams.is_blocked {

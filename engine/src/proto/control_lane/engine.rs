@@ -13,8 +13,6 @@ use std::time::Duration;
 use super::super::late::AtRest;
 use super::super::paths::Paths;
 use super::{Decision, lost};
-use crate::proto::context::Cx;
-use crate::proto::ready::Work;
 use crate::proto::session::Session;
 
 /// Number of probes in a silent timeout. As many must be unanswered, besides the elapsed time: an
@@ -90,23 +88,6 @@ impl EngineSilence {
 }
 
 impl Session {
-    /// Requests a segment from the peer, to check that the stream is usable.
-    ///
-    /// RR-SEG-6.
-    pub(crate) fn ask_for_answer(&mut self, mut cx: Cx<'_>) {
-        if self.is_connected() {
-            self.segments.questions_mut().ask();
-            cx.add_work(Work::Flush);
-        }
-    }
-
-    /// Returns the frames before which this side, and the peer, have received all: they change only
-    /// while the peer's engine runs.
-    fn frames_received(&self) -> (u32, u32) {
-        let acked = self.segments.acknowledged_before();
-        (self.segments.expected_frame(), acked)
-    }
-
     /// Returns since when probes of the peer's engine have had no answer on any transport; `None`:
     /// the last one has, or the peer shares memory, which shows its end.
     ///
@@ -116,8 +97,8 @@ impl Session {
         let known = &*monitor.engine;
         let first_ns = known.first_ns?;
         let is_peer = self.is_connected() && self.keys.is_some() && !monitor.is_lost();
-        let has_spoken =
-            known.frames != self.frames_received() || self.segments.questions().has_received();
+        let has_spoken = known.frames != self.segments.frames_received()
+            || self.segments.questions().has_received();
         let has_answered = has_spoken || paths.has_ring() || paths.have_answered_since(first_ns);
         (is_peer && !has_answered).then_some(first_ns)
     }
@@ -132,7 +113,7 @@ impl Session {
         timeout: SilentTimeout,
         paths: &mut Paths,
     ) -> Option<Decision> {
-        let frames = self.frames_received();
+        let frames = self.segments.frames_received();
         let answers_by_lane = !self.segments.has_datagrams() && self.peer_answers;
         let has_paths = self.segments.has_datagrams()
             && paths.all().next().is_some()

@@ -212,19 +212,19 @@ impl LaneMonitor {
         self.liveness.handle_word();
         *self.migration = Migration::after(now_ns);
     }
-}
 
-impl Session {
     /// Notes that data was sent on the control lane.
     pub(crate) fn expect_answer(&mut self) {
-        self.control_lane.silence.expect_answer();
+        self.silence.expect_answer();
     }
 
     /// Returns whether the kernel's state of the control lane needs a check.
     pub(crate) fn is_answer_due(&self) -> bool {
-        self.control_lane.silence.is_owed()
+        self.silence.is_owed()
     }
+}
 
+impl Session {
     /// Returns the monitor of the control lane, and its conditions. `is_taken`: the kernel has
     /// taken all bytes for it.
     pub(crate) fn lane_monitor_and_facts(

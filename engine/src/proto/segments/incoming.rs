@@ -8,6 +8,7 @@ use super::super::session::Session;
 use super::Segments;
 use super::fast_path::Taken;
 use super::order::{EnvelopeHeader, Held};
+use super::split::split_segment;
 use super::transport::Transport;
 use super::uncommon::Uncommon;
 use super::window::{Coming, FRAMES_MAX};
@@ -18,7 +19,7 @@ use crate::wire::{Frame, FrameError, Frames};
 /// Parses `bytes` as exactly one segment.
 #[inline(always)]
 fn only_segment(bytes: &[u8]) -> Result<(&SegmentHeader, &[u8]), FrameError> {
-    let whole = Session::split_segment(bytes)?.filter(|&(.., length)| length == bytes.len());
+    let whole = split_segment(bytes)?.filter(|&(.., length)| length == bytes.len());
     let (header, body, _) = whole.ok_or(FrameError::BadSegmentLength(bytes.len() as u32))?;
     Ok((header, body))
 }
@@ -41,6 +42,27 @@ impl Segments {
         self.received.note_goodbye(number, reason);
         self.uncommon.add(Uncommon::GOODBYE);
     }
+
+    /// Sends what the peer waits for with the next segment, or alone.
+    #[inline(always)]
+    fn flush_update(&mut self, cx: &mut Cx<'_>) {
+        if self.is_open() && self.has_update() {
+            cx.add_work(Work::Flush);
+        }
+    }
+
+    /// Sends replies. An error: the peer does not read them.
+    fn flush_replies(&mut self, cx: &mut Cx<'_>) -> Result<(), FrameError> {
+        let operations = cx.shared.config.operations_max.min(OPERATIONS_ANSWERED_MAX);
+        let answers_max = 4 * operations + 2 * FRAMES_MAX as usize;
+        if self.control.len() > answers_max {
+            return Err(FrameError::AnswersWait(self.control.len()));
+        }
+        if self.is_open() && (self.has_update() || !self.control.is_empty()) {
+            cx.add_work(Work::Flush);
+        }
+        Ok(())
+    }
 }
 
 impl Session {
@@ -62,28 +84,6 @@ impl Session {
     #[inline(always)]
     fn has_replies_due(&mut self) -> bool {
         !self.is_free_of(Uncommon::REPLIES) || self.one_sided.has_flushes()
-    }
-
-    /// Sends what the peer waits for with the next segment, or alone.
-    #[inline(always)]
-    fn flush_update(&mut self, cx: &mut Cx<'_>) {
-        if self.is_connected() && self.segments.has_update() {
-            cx.add_work(Work::Flush);
-        }
-    }
-
-    /// Sends replies. An error: the peer does not read them.
-    fn flush_replies(&mut self, cx: &mut Cx<'_>) -> Result<(), FrameError> {
-        let operations = cx.shared.config.operations_max.min(OPERATIONS_ANSWERED_MAX);
-        let answers_max = 4 * operations + 2 * FRAMES_MAX as usize;
-        let segments = &self.segments;
-        if segments.control.len() > answers_max {
-            return Err(FrameError::AnswersWait(segments.control.len()));
-        }
-        if self.is_connected() && (segments.has_update() || !segments.control.is_empty()) {
-            cx.add_work(Work::Flush);
-        }
-        Ok(())
     }
 }
 
@@ -146,7 +146,7 @@ impl Core {
             return self.handle_rest(slot, (header, body), taken, now_ns, effects);
         }
         cx.shared.counters.frames_received += u64::from(taken.frames);
-        session.flush_update(&mut cx);
+        session.segments.flush_update(&mut cx);
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl Core {
             self.handle_due_goodbye(slot, effects);
         }
         let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
-        session.flush_replies(&mut cx)
+        session.segments.flush_replies(&mut cx)
     }
 
     /// Handles the frames after those that the fast path has taken.

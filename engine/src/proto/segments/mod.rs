@@ -39,6 +39,7 @@ mod protocol;
 mod received;
 mod room;
 pub(crate) mod segment;
+mod split;
 mod staging;
 mod stream;
 #[cfg(test)]
@@ -54,7 +55,7 @@ use self::protocol::Capabilities;
 use self::received::Received;
 use self::segment::{List, Order, SegmentPool};
 use self::uncommon::Uncommon;
-use super::context::SharedState;
+use super::context::{Cx, SharedState};
 use super::control_frame::ControlFrame;
 use super::core::Config;
 use super::credit::{ReceiveCredits, SendCredits};
@@ -63,11 +64,13 @@ use super::late::LateQueue;
 use super::question::Questions;
 use super::session::{Limits, Session};
 use super::table::Id;
+use crate::proto::ready::Work;
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 pub(crate) use self::outgoing::{Asks, Lone, Outgoing, append_segment};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
+pub(crate) use self::split::{split_checked, split_segment};
 pub(crate) use self::staging::{stage_in_segment, stage_put};
 pub(super) use self::transport::Transport;
 
@@ -356,6 +359,12 @@ impl Segments {
         self.protocol.eager_max().min(config.eager_limit).min(self.eager_limit.bytes())
     }
 
+    /// Returns the longest message that is sent eagerly to the peer now, in bytes; `None`: the
+    /// session is not connected.
+    pub(crate) fn eager_limit_if_connected(&self, config: &Config) -> Option<u64> {
+        self.is_open().then(|| self.eager_limit_now(config).into())
+    }
+
     /// Returns the credit of messages to the peer.
     pub(crate) fn send_credits(&self) -> &SendCredits {
         &self.credits
@@ -415,6 +424,22 @@ impl Segments {
     #[inline]
     pub(in crate::proto) fn expected_frame(&self) -> u32 {
         self.received.expected()
+    }
+
+    /// Returns the frames before which this side, and the peer, have received all: they change only
+    /// while the peer's engine runs.
+    pub(in crate::proto) fn frames_received(&self) -> (u32, u32) {
+        (self.expected_frame(), self.acknowledged_before())
+    }
+
+    /// Requests a segment from the peer, to check that the stream is usable.
+    ///
+    /// RR-SEG-6.
+    pub(crate) fn ask_for_answer(&mut self, mut cx: Cx<'_>) {
+        if self.is_open() {
+            self.received.questions_mut().ask();
+            cx.add_work(Work::Flush);
+        }
     }
 
     /// Returns the number of frames made and received.
@@ -532,12 +557,6 @@ impl Segments {
 }
 
 impl Session {
-    /// Returns the longest message that is sent eagerly to the peer now, in bytes; `None`: the
-    /// session is not connected.
-    pub(crate) fn eager_limit_if_connected(&self, config: &Config) -> Option<u64> {
-        self.is_connected().then(|| self.segments.eager_limit_now(config).into())
-    }
-
     /// Returns whether it has nothing queued, and everything sent is acknowledged, or, without
     /// datagrams, appended to the bytes for its control connection.
     pub(crate) fn is_settled(&self) -> bool {

@@ -4,7 +4,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::proto::segments::append_segment;
 use crate::proto::segments::window::is_before;
-use crate::proto::session::Session;
+use crate::proto::segments::{split_checked, split_segment};
 use crate::proto::table::Id;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{Eager, Frame, Frames, Grant, GrantOver, Rts, frame};
@@ -55,8 +55,8 @@ impl ScriptedPeer {
     ) {
         let mut used = 0;
         let split = match self.has_checksums {
-            true => Session::split_checked,
-            false => Session::split_segment,
+            true => split_checked,
+            false => split_segment,
         };
         while let Some((header, body, length)) =
             split(&stream[used..]).expect("sent segments are valid")

@@ -111,7 +111,7 @@ impl Three {
             .enter(slot)
             .and_then(|(it, _)| it.judge_engine(self.now_ns, TIMEOUT, paths));
         assert_eq!(decision, Some(Decision::AskForAnswer));
-        self.cores[0].with(slot, |it, cx| it.ask_for_answer(cx));
+        self.cores[0].with(slot, |it, cx| it.segments.ask_for_answer(cx));
         self.deliver();
         self.now_ns += ANSWER_NS;
         let (now_ns, paths) = (self.now_ns, &mut self.paths.paths);
@@ -126,7 +126,7 @@ impl Three {
                 let paths = &mut self.paths.paths;
                 let decision = self.cores[0].judge_silent_peer(slot, self.now_ns, paths);
                 if decision == Decision::AskForAnswer {
-                    self.cores[0].with(slot, |it, cx| it.ask_for_answer(cx));
+                    self.cores[0].with(slot, |it, cx| it.segments.ask_for_answer(cx));
                 }
             }
             self.deliver();
