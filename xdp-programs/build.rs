@@ -36,7 +36,9 @@ fn compile(clang: &OsStr, object: &Path, flags: &[&str]) {
     command.args(["-target", "bpf", "-O2", "-fno-stack-protector"]);
     // BTF, which the kernel wants, comes with debug information. The object is the same wherever it
     // is built.
-    command.args(["-g", "-fdebug-compilation-dir=.", "-c", SOURCE, "-o"]).arg(object);
+    let here = std::env::current_dir().expect("cargo runs build scripts in the package's folder");
+    let mapped = format!("-fdebug-prefix-map={}=.", here.display());
+    command.args(["-g", &mapped, "-c", SOURCE, "-o"]).arg(object);
     let status = command.status();
     assert!(status.is_ok_and(|status| status.success()), "{command:?} does not compile {SOURCE}");
 }

@@ -3,10 +3,10 @@
 
 mod both;
 mod check;
+mod log;
 mod marks;
 mod programs;
 mod row;
-mod said;
 mod valgrind;
 
 use std::path::PathBuf;

@@ -28,13 +28,14 @@ pub(crate) use self::gates::{Closable, Gate};
 /// A part of a table that is read by the handler in children: made when it is needed, never freed.
 struct Part<T>(AtomicPtr<T>);
 
-impl<T: 'static> Part<T> {
+impl<T: Send + Sync + 'static> Part<T> {
     const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
     fn get(&self) -> Option<&'static T> {
-        // SAFETY: a part is leaked when it is made, and only shared references to it are made.
+        // SAFETY: a part is leaked when it is made, and only shared references to it are made, which
+        // any thread may use: it is `Sync`.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 

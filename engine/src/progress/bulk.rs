@@ -280,17 +280,24 @@ impl BulkSockets {
     ///
     /// RR-LANE-7, RR-LANE-8.
     pub(super) fn check(&mut self, cx: &mut LaneCx<'_>) {
-        let owing = self.keys.iter().flatten().filter_map(|&key| match cx.roles.get_mut(key) {
+        for index in 0..self.keys.len() {
+            if let Some((lane, key)) = self.owing(index, cx) {
+                match cx.driver.unacked(key) {
+                    Ok(owed) => self.observe(lane, key, owed, cx),
+                    Err(error) => self.close(lane, LaneEnd::Failed(&error.to_string()), cx),
+                }
+            }
+        }
+    }
+
+    /// Returns the lane at `index` and its connection, if bytes of it are unacknowledged.
+    fn owing(&self, index: usize, cx: &mut LaneCx<'_>) -> Option<(Id, LaneKey)> {
+        let key = (*self.keys.get(index)?)?;
+        match cx.roles.get_mut(key) {
             Some(ConnectionRole::Bulk { lane, traffic }) => {
                 traffic.silence.is_owed().then_some((*lane, key))
             }
             _ => None,
-        });
-        for (lane, key) in owing.collect::<Vec<_>>() {
-            match cx.driver.unacked(key) {
-                Ok(owed) => self.observe(lane, key, owed, cx),
-                Err(error) => self.close(lane, LaneEnd::Failed(&error.to_string()), cx),
-            }
         }
     }
 

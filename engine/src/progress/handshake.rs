@@ -127,7 +127,7 @@ impl Handshakes {
                 self.pending -= 1;
                 cx.lanes.core.withdraw(half.admission);
             }
-            // It is refused as one too many.
+            // It is refused: one too many, or its proof was wrong.
             _ => {}
         }
     }

@@ -239,8 +239,9 @@ impl Engine {
                 Output::Asked { ends, request, data } => {
                     let listener = self.state.address(ends.0);
                     let peer = self.state.address_of(Peer(ends.1));
-                    let Some(peer) = debug_assert_some!(peer, "requests end with their peer")
-                    else {
+                    // An earlier output may have taken the peer's place: its request is dropped.
+                    let Some(peer) = peer else {
+                        self.state.requests.manager.take_request(ends.0, request);
                         continue;
                     };
                     let request = RequestId(request);

@@ -127,7 +127,7 @@ enum LinkState {
 #[derive(Debug)]
 struct Link {
     ends: Ends,
-    /// The peer's id of it.
+    /// The peer's id of it; 0: it has not accepted.
     theirs: u64,
     state: LinkState,
 }
@@ -369,6 +369,8 @@ impl Manager {
                 let is_asked = |link: &&Link| matches!(link.state, LinkState::Asked(_));
                 let link = self.links.get_mut(own).filter(|link| of_peer(&&**link));
                 match link.filter(|link| is_asked(&&**link)) {
+                    // No id is 0; and the first acceptance counts.
+                    Some(link) if theirs == 0 || link.theirs != 0 => self.count_invalid(),
                     Some(link) => {
                         link.theirs = theirs;
                         let data = data.into();

@@ -31,7 +31,9 @@ const COUNTERS: [Number<Counters>; 23] = [
     ("corrupted_chunks", "Chunks with a wrong checksum", |c| c.corrupted_chunks),
     ("accesses_refused", "Operations on memory refused", |c| c.accesses_refused),
     ("wrong_keys", "Operations on memory by wrong keys", |c| c.wrong_keys),
-    ("dropped_frames", "Frames without a receiver", |c| c.dropped_frames),
+    ("dropped_frames", "Frames without a receiver, and invalid requests for connections", |c| {
+        c.dropped_frames
+    }),
     ("datagrams_sent", "Datagrams sent", |c| c.datagrams_sent),
     ("datagrams_lost", "Datagrams taken for lost", |c| c.datagrams_lost),
     ("datagrams_dropped", "Datagrams that came and were dropped", |c| c.datagrams_dropped),

@@ -92,9 +92,9 @@ impl<M: Attached> Side<M> {
         Ok(())
     }
 
-    /// Polls so often in vain.
+    /// Polls so often, and finds nothing.
     #[inline]
-    fn poll_in_vain(&mut self, count: u32) -> Result<(), String> {
+    fn poll_empty(&mut self, count: u32) -> Result<(), String> {
         for _ in 0..count {
             self.endpoint.completions(&mut self.done, 128).map_err(message)?;
             if !self.done.is_empty() {
@@ -157,7 +157,7 @@ impl<M: Attached> Side<M> {
         let buffer = self.gets.take().unwrap_or_else(|| Buffer::from(vec![0; load.bytes.len()]));
         let posted = self.endpoint.post_get(peer, other.key.at(0), buffer, SendOptions::new());
         posted.map_err(|error| error.to_string())?;
-        self.poll_in_vain(load.empty_turns)?;
+        self.poll_empty(load.empty_turns)?;
         for _ in 0..TURNS_TO_ARRIVE {
             other.endpoint.progress().map_err(message)?;
             self.endpoint.completions(&mut self.done, 128).map_err(message)?;
@@ -336,17 +336,17 @@ fn exchange<M: Attached>(
         match load.pattern {
             Pattern::PingPong => {
                 side.post(*first, 1)?;
-                side.poll_in_vain(empty_turns)?;
+                side.poll_empty(empty_turns)?;
                 left.send(*known_as, &load.bytes, false)?;
                 side.receive(1)?;
                 left.post(*known_as, 1)?;
-                left.poll_in_vain(empty_turns)?;
+                left.poll_empty(empty_turns)?;
                 side.send(*first, &load.bytes, false)?;
                 left.receive(1)?;
             }
             Pattern::Coalesced => {
                 side.post(*first, WINDOW)?;
-                side.poll_in_vain(empty_turns)?;
+                side.poll_empty(empty_turns)?;
                 for number in 1..=WINDOW {
                     left.send(*known_as, &load.bytes, number != WINDOW)?;
                 }
@@ -355,16 +355,16 @@ fn exchange<M: Attached>(
             }
             Pattern::Put => {
                 let seen = (side.region.counters().puts, left.region.counters().puts);
-                side.poll_in_vain(empty_turns)?;
+                side.poll_empty(empty_turns)?;
                 left.put(*known_as, side.key, &load.bytes, false)?;
                 side.see_puts(seen.0 + 1)?;
-                left.poll_in_vain(empty_turns)?;
+                left.poll_empty(empty_turns)?;
                 side.put(*first, left.key, &load.bytes, false)?;
                 left.see_puts(seen.1 + 1)?;
             }
             Pattern::PutCoalesced => {
                 let seen = side.region.counters().puts;
-                side.poll_in_vain(empty_turns)?;
+                side.poll_empty(empty_turns)?;
                 for number in 1..=WINDOW {
                     left.put(*known_as, side.key, &load.bytes, number != WINDOW)?;
                 }

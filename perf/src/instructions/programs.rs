@@ -226,7 +226,7 @@ fn refuses(what: &What) -> Option<String> {
     }
 }
 
-/// What the programs are told of the transport: of libfabric the provider's name.
+/// The transport argument of the programs: of libfabric the provider's name.
 fn transport(what: &What) -> &'static str {
     match (what.library, what.lanes) {
         (Library::Provider, _) => "ringrail",
@@ -255,8 +255,8 @@ fn compile(folder: &Path, name: &str, source: &Source) -> Result<PathBuf, String
     if output.status.success() {
         return Ok(folder.join(name));
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let error = said.lines().find(|line| line.contains("error")).unwrap_or(&said);
+    let log = String::from_utf8_lossy(&output.stderr);
+    let error = log.lines().find(|line| line.contains("error")).unwrap_or(&log);
     Err(format!("{error}; on Debian: apt-get install {}", source.package))
 }
 

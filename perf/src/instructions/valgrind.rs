@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use ringrail_tests::lab::{HostHandle, LabCommand};
 
+use super::log;
 use super::programs::Program;
 use super::row::{Figures, Pattern};
-use super::said;
 
 /// A run takes some seconds, on a busy host a minute.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -44,11 +44,11 @@ pub(super) fn count(
     profile: Option<&Path>,
 ) -> Result<Figures, String> {
     let load = Load::MESSAGES;
-    let (said, packets) = run(&mut callgrind(host, program, profile), program, load)?;
-    let [instructions] = totals(&said, ["Ir"])?;
-    let (syscalls, _) = said::syscalls(&said).ok_or_else(|| {
-        let said = said::last_words(&said);
-        format!("no marks in the system calls that valgrind lists:\n{said}")
+    let (log, packets) = run(&mut callgrind(host, program, profile), program, load)?;
+    let [instructions] = totals(&log, ["Ir"])?;
+    let (syscalls, _) = log::syscalls(&log).ok_or_else(|| {
+        let log = log::tail(&log);
+        format!("no marks in the system calls that valgrind lists:\n{log}")
     })?;
     if instructions < load.messages {
         return Err("valgrind sees no marks, so that nothing is counted".to_owned());
@@ -75,15 +75,17 @@ pub(super) fn count_lines(
     let load = Load::of_rounds(pattern);
     let mut command = callgrind(host, program, profile);
     command.args(["--cache-sim=yes", "--LL=67108864,16,64"]);
-    let (said, _) = run(&mut command, program, load)?;
-    let [code, loads, stores] = totals(&said, ["ILmr", "DLmr", "DLmw"])?;
+    let (log, _) = run(&mut command, program, load)?;
+    let [code, loads, stores] = totals(&log, ["ILmr", "DLmr", "DLmw"])?;
     let a_round = |count: u64| (count + load.batches / 2) / load.batches;
     Ok((a_round(code), a_round(loads + stores)))
 }
 
-fn totals<const N: usize>(said: &str, events: [&str; N]) -> Result<[u64; N], String> {
-    said::totals(said, events)
-        .ok_or_else(|| format!("no counts of {} in what valgrind says:\n{said}", events.join(", ")))
+fn totals<const N: usize>(log: &str, events: [&str; N]) -> Result<[u64; N], String> {
+    log::totals(log, events).ok_or_else(|| {
+        let (events, log) = (events.join(", "), log::tail(log));
+        format!("valgrind's output has no counts of {events}; its end:\n{log}")
+    })
 }
 
 fn callgrind(host: &HostHandle<'_>, program: &Program, profile: Option<&Path>) -> LabCommand {
@@ -106,12 +108,13 @@ fn run(command: &mut LabCommand, program: &Program, load: Load) -> Result<(Strin
         command.env(name, value);
     }
     let output = command.output(LIMIT).map_err(|error| error.to_string())?;
-    let said = std::fs::read(log.path()).map_err(|error| format!("what valgrind says: {error}"))?;
-    let said = String::from_utf8_lossy(&said).into_owned();
+    let log =
+        std::fs::read(log.path()).map_err(|error| format!("the output of valgrind: {error}"))?;
+    let log = String::from_utf8_lossy(&log).into_owned();
     if !output.status.success() {
         let printed = String::from_utf8_lossy(&output.stderr);
         let reason = match printed.trim() {
-            "" => said::last_words(&said),
+            "" => log::tail(&log),
             printed => printed.to_owned(),
         };
         return Err(format!("under valgrind it ends with {}: {reason}", output.status));
@@ -119,5 +122,5 @@ fn run(command: &mut LabCommand, program: &Program, load: Load) -> Result<(Strin
     let printed = String::from_utf8_lossy(&output.stdout);
     let packets = printed.lines().find_map(|line| line.strip_prefix("packets "));
     let packets = packets.and_then(|count| count.trim().parse().ok());
-    packets.map(|packets| (said, packets)).ok_or_else(|| format!("no count of packets: {printed}"))
+    packets.map(|packets| (log, packets)).ok_or_else(|| format!("no count of packets: {printed}"))
 }

@@ -100,7 +100,7 @@ impl Completions {
         self.cookie = cookie;
     }
 
-    /// Returns that.
+    /// Returns the cookie.
     pub(in crate::progress) fn cookie(&self) -> Option<&ProcessCookie> {
         self.cookie.as_deref()
     }

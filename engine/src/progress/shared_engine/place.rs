@@ -213,7 +213,7 @@ impl EnginePlace {
         self.helped.store(self.helped() + 1, Ordering::Relaxed);
     }
 
-    /// Returns the number of these.
+    /// Returns the number of useful turns for other engines.
     pub(super) fn helped(&self) -> u64 {
         self.helped.load(Ordering::Relaxed)
     }

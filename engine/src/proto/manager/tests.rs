@@ -109,6 +109,21 @@ fn accepted_connection_opens_after_confirmation() {
 
 /// RR-REQ-2
 #[test]
+fn a_request_that_is_accepted_twice_is_granted_once() {
+    let mut two = Two::new(4);
+    let (link, request) = two.ask();
+    two.accept(request);
+    let (ends, accept) = next_message(&mut two.listens).unwrap();
+    assert_eq!(ends.0, LISTENS);
+    for _ in 0..2 {
+        deliver(&mut two.asks, (ASKS, peer(2)), &accept, 0);
+    }
+    assert!(matches!(two.asks.poll_output(), Some(Output::Granted { link: it, .. }) if it == link));
+    assert_eq!((two.asks.poll_output(), two.asks.invalid()), (None, 1));
+    assert_eq!(two.asks.granted(link, peer(2)), Some(ASKS));
+}
+
+#[test]
 fn requests_beyond_the_backlog_are_rejected_without_state() {
     let mut two = Two::new(3);
     let links: Vec<Id> =

@@ -1,4 +1,4 @@
-//! What valgrind says of a program: the totals of callgrind, and a list of system calls.
+//! The output of valgrind: the totals of callgrind, and a list of system calls.
 
 /// The system call by which the program marks where what is counted begins and ends.
 const MARK: &str = "sys_getpgid";
@@ -8,10 +8,10 @@ const OF_VDSO: [&str; 5] =
 
 /// System calls between marks, of the thread that marks, and the number of batches; `None`: there
 /// are no marks.
-pub(super) fn syscalls(said: &str) -> Option<(u64, u64)> {
+pub(super) fn syscalls(log: &str) -> Option<(u64, u64)> {
     let (mut calls, mut batches) = (0, 0);
     let mut marking = None;
-    for (thread, name) in said.lines().filter_map(system_call) {
+    for (thread, name) in log.lines().filter_map(system_call) {
         match marking {
             None if name == MARK => marking = Some(thread),
             Some(_) if name == MARK => (marking, batches) = (None, batches + 1),
@@ -31,9 +31,9 @@ fn system_call(line: &str) -> Option<(&str, &str)> {
 }
 
 /// What callgrind has collected of these events, in their order; `None`: it does not say so.
-pub(super) fn totals<const N: usize>(said: &str, events: [&str; N]) -> Option<[u64; N]> {
+pub(super) fn totals<const N: usize>(log: &str, events: [&str; N]) -> Option<[u64; N]> {
     let words = |what: &str| {
-        let line = said.lines().find_map(|line| line.split_once(what));
+        let line = log.lines().find_map(|line| line.split_once(what));
         line.and_then(|(_, words)| words.split_once(':')).map(|(_, words)| words)
     };
     let names: Vec<&str> = words("Events ")?.split_whitespace().collect();
@@ -47,8 +47,8 @@ pub(super) fn totals<const N: usize>(said: &str, events: [&str; N]) -> Option<[u
 }
 
 /// What valgrind says but for the list of system calls, its end, for an error to show.
-pub(super) fn last_words(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("SYSCALL[")).collect();
+pub(super) fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().filter(|line| !line.starts_with("SYSCALL[")).collect();
     lines[lines.len().saturating_sub(40)..].join("\n")
 }
 
@@ -93,7 +93,7 @@ packets 7\n";
     #[test]
     fn errors_show_the_end_without_system_calls() {
         let many: String = (0..100).map(|number| format!("line {number}\n")).collect();
-        let last = last_words(&(many + CALLS));
+        let last = tail(&(many + CALLS));
         assert!(last.starts_with("line 61\n") && last.ends_with("line 99\npackets 7"), "{last}");
     }
 }
