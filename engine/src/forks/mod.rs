@@ -34,8 +34,8 @@ impl<T: Send + Sync + 'static> Part<T> {
     }
 
     fn get(&self) -> Option<&'static T> {
-        // SAFETY: a part is leaked when it is made, and only shared references to it are made, which
-        // any thread may use: it is `Sync`.
+        // SAFETY: a part is leaked when it is made, and only shared references to it are made,
+        // which any thread may use: it is `Sync`.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 

@@ -134,6 +134,9 @@ impl Core {
     pub(crate) fn handle_timeouts(&mut self, now_ns: u64, effects: &mut impl Effects) {
         let mut timed = self.shared.ready.detach(Work::Deadline);
         timed.retain(|&slot| {
+            if !self.shared.ready.has(slot, Work::Deadline) {
+                return false; // an earlier step has removed the session
+            }
             if let Some(step) = self.with(slot, |it, cx| it.handle_timeout(cx, now_ns)) {
                 self.apply(slot, step, effects);
             }

@@ -13,6 +13,7 @@ impl Core {
         shared.unexpected.check();
         shared.peers.check(sessions);
         shared.rendezvous.check(sessions);
+        shared.ready.check();
         for (id, session) in sessions.iter() {
             let slot = id.index() as u32;
             let has_deadline = session.connection.deadline_ns().is_some();

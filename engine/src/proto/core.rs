@@ -151,16 +151,14 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<usize, FrameError> {
         let mut used = 0;
-        while let Some(session) = self.session(slot) {
+        // What follows the end of a session is not read.
+        while let Some(session) = self.session(slot).filter(|it| it.is_connected()) {
             let whole = if session.segments.has_checksums() {
                 split_checked(&bytes[used..])?
             } else {
                 split_segment(&bytes[used..])?
             };
             let Some((header, body, length)) = whole else { break };
-            if !session.is_connected() {
-                break;
-            }
             let transport = Some(Transport::Stream);
             self.handle_segment(slot, (header, body), transport, now_ns, effects)?;
             used += length;

@@ -89,7 +89,7 @@ impl Session {
             return false;
         }
         let segments = &mut self.segments;
-        if !segments.is_open() {
+        if !segments.is_established() {
             return true;
         }
         let (epoch, end) = match fence.mark {

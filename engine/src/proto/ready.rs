@@ -190,7 +190,7 @@ impl Ready {
         }
     }
 
-    /// Returns the sessions with that work, in the order in which they were added.
+    /// Returns the sessions with that work. One that was removed and added again is there twice.
     pub(super) fn iter(&self, work: Work) -> impl Iterator<Item = u32> {
         let order = self.queues[work as usize].order.iter().copied();
         order.filter(move |&slot| self.has(slot, work))
@@ -261,6 +261,23 @@ impl Ready {
         }
     }
 
+    /// Checks that each session with work is in the queue of its kind, and counted: once in those
+    /// that are visited as a whole.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn check(&self) {
+        for work in ALL {
+            let Queue { order, count } = &self.queues[work as usize];
+            let slots = 0..self.kinds.len() as u32;
+            let marked: Vec<u32> = slots.filter(|&slot| self.has(slot, work)).collect();
+            assert_eq!(marked.len(), *count, "{work:?}: sessions with work are counted");
+            for slot in marked {
+                let entries = order.iter().filter(|&&other| other == slot).count();
+                let is_once = matches!(work, Work::Acknowledge | Work::Deadline);
+                assert!(entries == 1 || (entries > 1 && !is_once), "{work:?}: {slot} is queued");
+            }
+        }
+    }
+
     /// Returns the number of sessions with that work.
     #[inline]
     pub(crate) fn len(&self, work: Work) -> usize {
@@ -321,6 +338,28 @@ mod tests {
         assert!(!ready.is_empty() && ready.len(Work::Stage) == 1);
         ready.forget(3);
         assert!(ready.is_empty());
+    }
+
+    #[test]
+    fn a_detached_queue_keeps_its_sessions_before_those_added_meanwhile() {
+        let mut ready = Ready::default();
+        (1..=4).for_each(|slot| ready.add(slot, Work::Deadline));
+        let mut detached = ready.detach(Work::Deadline);
+        ready.add(5, Work::Deadline);
+        ready.add(2, Work::Deadline);
+        ready.forget(3);
+        detached.retain(|&slot| {
+            if slot == 1 {
+                ready.drop_detached(slot, Work::Deadline);
+            }
+            ready.has(slot, Work::Deadline)
+        });
+        ready.reattach(Work::Deadline, detached);
+        ready.check();
+        assert_eq!(ready.iter(Work::Deadline).collect::<Vec<u32>>(), [2, 4, 5]);
+        ready.swap_remove(Work::Deadline, 0);
+        assert_eq!(ready.iter(Work::Deadline).collect::<Vec<u32>>(), [5, 4]);
+        ready.check();
     }
 
     /// Entries visited beside those that were asked for do not grow with the square.

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_carries_a_range_round_trips() {
+    fn grant_over_round_trips() {
         for over in [
             GrantOver::Lane { lane: 0, chunk: 0 },
             GrantOver::Lane { lane: RING - 1, chunk: u32::MAX },

@@ -107,14 +107,13 @@ fn accepted_connection_opens_after_confirmation() {
     assert_eq!(at_asker, [Output::Ended { endpoint: ASKS, link, end: End::ShutDown }]);
 }
 
-/// RR-REQ-2
 #[test]
 fn a_request_that_is_accepted_twice_is_granted_once() {
-    let mut two = Two::new(4);
+    let mut two = Two::new(1);
     let (link, request) = two.ask();
-    two.accept(request);
-    let (ends, accept) = next_message(&mut two.listens).unwrap();
-    assert_eq!(ends.0, LISTENS);
+    let taken = two.listens.take_request(LISTENS, request).unwrap();
+    let accepted = two.listens.accept(taken.ends, &taken, 5 * SECOND).unwrap();
+    let accept = accept_message(accepted, &taken, [3; ADDRESS_BYTES], b"accepted");
     for _ in 0..2 {
         deliver(&mut two.asks, (ASKS, peer(2)), &accept, 0);
     }
@@ -123,6 +122,7 @@ fn a_request_that_is_accepted_twice_is_granted_once() {
     assert_eq!(two.asks.granted(link, peer(2)), Some(ASKS));
 }
 
+/// RR-REQ-2
 #[test]
 fn requests_beyond_the_backlog_are_rejected_without_state() {
     let mut two = Two::new(3);

@@ -216,11 +216,15 @@ impl SessionOneSided {
     ) -> Staged<'a> {
         let Cx { slot, shared: SharedState { operations, peers, pool, ready, config, .. } } = cx;
         let found = debug_assert_some!(operations.get_mut(id), "what waits has not ended");
-        let Some(operation) = found else { return Staged::Blocked };
+        let Some(operation) = found else {
+            ready.remove(slot, Work::Stage);
+            return Staged::Blocked;
+        };
         let target = peers.at(operation.remote);
         let target = debug_assert_some!(target, "operations end before their peer is removed");
         let (OperationState::Asking(asking), Some(target)) = (&operation.state, target) else {
             debug_assert!(false, "operations that wait were not sent");
+            ready.remove(slot, Work::Stage);
             return Staged::Blocked;
         };
         let state = self.state();

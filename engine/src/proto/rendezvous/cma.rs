@@ -49,7 +49,7 @@ impl Session {
     pub(crate) fn set_cma(&mut self, mut cx: Cx<'_>, has_cma: bool) {
         // Sessions with checksums need them on memory copies too, and CMA has none.
         let has_cma = has_cma && !self.segments.has_checksums();
-        if !self.segments.is_open() {
+        if !self.segments.is_established() {
             return;
         }
         self.segments.set_cma(has_cma, &cx.shared.config);

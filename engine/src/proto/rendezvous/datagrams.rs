@@ -171,7 +171,7 @@ impl Session {
         let range = self.next_granted(cx, Parts::Data)?;
         let QueuedRange { operation, receive_operation, offset, length, .. } = range;
         let segments = &mut self.segments;
-        debug_assert!(segments.is_open(), "a session with grants is established");
+        debug_assert!(segments.is_established(), "a session with grants is established");
         if segments.unsent_bulk() >= UNSENT_MAX {
             return None;
         }

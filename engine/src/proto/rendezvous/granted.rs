@@ -114,6 +114,7 @@ impl RangeQueue {
     fn push(&mut self, range: QueuedRange, hint: Hint, operations: &Operations) {
         match range.parts {
             Parts::Pieces(_) => {
+                self.drop_ended_pieces(operations);
                 let stays = |other| Class::of(other) <= Class::of(hint);
                 let at = place_behind(&self.pieces, operations, stays);
                 self.pieces.insert(at, range);
@@ -135,6 +136,28 @@ impl RangeQueue {
             self.other_rings.retain(|range| serves(range.operation));
         }
         self.other_rings.push(range);
+    }
+
+    /// Drops the ranges of pieces whose sends have ended, when there are many: a peer that leaves
+    /// no space for pieces may grant a range of each later send, and abandon it.
+    fn drop_ended_pieces(&mut self, operations: &Operations) {
+        if self.pieces.len() > 2 * operations.len() + OTHER_USUAL {
+            let serves = |id| operations.get(id).is_some_and(Operation::serves);
+            self.pieces.retain(|range| serves(range.operation));
+        }
+    }
+
+    /// Frees the memory of empty queues.
+    pub(super) fn shrink(&mut self) {
+        if self.pieces.is_empty() {
+            self.pieces = VecDeque::new();
+        }
+        if self.data.is_empty() {
+            self.data = VecDeque::new();
+        }
+        if self.other_rings.is_empty() {
+            self.other_rings = Vec::new();
+        }
     }
 
     /// Selects the ranges for another ring, or for none. Ranges for an earlier ring will be granted

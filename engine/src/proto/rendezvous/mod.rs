@@ -208,6 +208,9 @@ impl SessionRendezvous {
     pub(super) fn shrink(&mut self) {
         self.missing.shrink();
         self.queue.shrink();
+        if let Some(granted) = self.granted.get_mut() {
+            granted.shrink();
+        }
     }
 }
 

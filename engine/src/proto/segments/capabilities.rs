@@ -26,7 +26,7 @@ impl Segments {
     /// Sets the smallest datagram content of the session's lanes. Longer segments built before use
     /// a lane that takes them: a stream takes any.
     pub(crate) fn set_segment_bytes(&mut self, cx: Cx<'_>, segment_bytes: usize) {
-        if self.is_open() {
+        if self.is_established() {
             self.path_bytes = cx.shared.pool.clamp(segment_bytes);
             self.fit_segments(&mut cx.shared.pool, &cx.shared.config);
         }
@@ -43,7 +43,7 @@ impl Session {
     /// the smallest size among its lanes of one datagram's content.
     pub(crate) fn use_datagrams(&mut self, cx: Cx<'_>, segment_bytes: usize) {
         let segments = &mut self.segments;
-        if !segments.is_open() {
+        if !segments.is_established() {
             return;
         }
         debug_assert!(segments.next_frame == 0, "its first segments are built for its paths");
@@ -82,7 +82,7 @@ impl Core {
     pub(crate) fn use_ring(&mut self, slot: u32, ring: Option<u32>) {
         let Some((session, mut cx)) = self.enter(slot) else { return };
         let segments = &mut session.segments;
-        if !segments.is_open() {
+        if !segments.is_established() {
             return;
         }
         // Sessions with checksums need them on memory copies too, and pieces have none.

@@ -46,7 +46,7 @@ impl Segments {
     /// Sends what the peer waits for with the next segment, or alone.
     #[inline(always)]
     fn flush_update(&mut self, cx: &mut Cx<'_>) {
-        if self.is_open() && self.has_update() {
+        if self.is_established() && self.has_update() {
             cx.add_work(Work::Flush);
         }
     }
@@ -58,7 +58,7 @@ impl Segments {
         if self.control.len() > answers_max {
             return Err(FrameError::AnswersWait(self.control.len()));
         }
-        if self.is_open() && (self.has_update() || !self.control.is_empty()) {
+        if self.is_established() && (self.has_update() || !self.control.is_empty()) {
             cx.add_work(Work::Flush);
         }
         Ok(())
@@ -195,7 +195,7 @@ impl Core {
         let mut number = first.wrapping_add(u32::from(held));
         while let Some(frame) = frames.next_frame()? {
             let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
-            if !session.segments.is_open() {
+            if !session.segments.is_established() {
                 return Ok(());
             }
             held = held.wrapping_add(1);

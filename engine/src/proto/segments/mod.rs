@@ -224,7 +224,7 @@ impl Segments {
         theirs: Limits,
         is_loopback: bool,
     ) {
-        debug_assert!(!self.is_open(), "the last session has ended");
+        debug_assert!(!self.is_established(), "the last session has ended");
         let SharedState { config, pool, .. } = shared;
         // Buffers are as long as the longest datagram; segments fill what is usual of them.
         let segment_bytes = pool.clamp(config.datagram_bytes);
@@ -256,7 +256,7 @@ impl Segments {
     ///
     /// RR-DGRAM-9.
     pub(super) fn end(&mut self, shared: &mut SharedState) {
-        if !self.is_open() {
+        if !self.is_established() {
             return;
         }
         let pool = &mut shared.pool;
@@ -277,7 +277,7 @@ impl Segments {
 
     /// Returns whether the session is established.
     #[inline]
-    pub(super) fn is_open(&self) -> bool {
+    pub(super) fn is_established(&self) -> bool {
         !self.uncommon.has(Uncommon::CLOSED)
     }
 }
@@ -362,7 +362,7 @@ impl Segments {
     /// Returns the longest message that is sent eagerly to the peer now, in bytes; `None`: the
     /// session is not connected.
     pub(crate) fn eager_limit_if_connected(&self, config: &Config) -> Option<u64> {
-        self.is_open().then(|| self.eager_limit_now(config).into())
+        self.is_established().then(|| self.eager_limit_now(config).into())
     }
 
     /// Returns the credit of messages to the peer.
@@ -436,7 +436,7 @@ impl Segments {
     ///
     /// RR-SEG-6.
     pub(crate) fn ask_for_answer(&mut self, mut cx: Cx<'_>) {
-        if self.is_open() {
+        if self.is_established() {
             self.received.questions_mut().ask();
             cx.add_work(Work::Flush);
         }
@@ -511,7 +511,7 @@ impl Segments {
     /// Frees memory that an idle session does not need.
     pub(in crate::proto) fn shrink(&mut self) {
         self.control.shrink();
-        if self.is_open() && self.outstanding.len() == 0 {
+        if self.is_established() && self.outstanding.len() == 0 {
             self.chain.shrink(self.next_frame);
             self.received.shrink();
         }

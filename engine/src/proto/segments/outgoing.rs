@@ -274,7 +274,7 @@ impl Session {
         room_bytes: usize,
         asks: Asks,
     ) -> Option<Outgoing<'a>> {
-        if !self.segments.is_open() {
+        if !self.segments.is_established() {
             return None;
         }
         let pool = &mut cx.shared.pool;
@@ -371,7 +371,7 @@ impl Segments {
 
     /// Returns whether a segment waits that is not long.
     pub(crate) fn has_short(&self) -> bool {
-        self.is_open() && (self.waits() || !self.control.is_empty())
+        self.is_established() && (self.waits() || !self.control.is_empty())
     }
 
     /// Seals the segment that was selected to be sent, or one without frames.
@@ -420,7 +420,7 @@ impl Segments {
     ///
     /// RR-DGRAM-9.
     pub(super) fn answer_goodbye(&mut self) {
-        if !self.is_open() || self.received.is_ack_announced() {
+        if !self.is_established() || self.received.is_ack_announced() {
             return;
         }
         let header = self.header(false);
@@ -462,7 +462,7 @@ impl Segments {
 
     /// Returns an upper bound of the length of the next segment; 0: nothing waits.
     pub(crate) fn waiting_bytes(&self, pool: &SegmentPool) -> usize {
-        if !self.is_open() {
+        if !self.is_established() {
             return 0;
         }
         match self.first_waiting(pool).and_then(|id| pool.get(id)) {
@@ -496,7 +496,7 @@ impl Segments {
     }
 
     fn mark_token_lost(&mut self, cx: &mut Cx<'_>, token: u64) {
-        if !self.is_open() {
+        if !self.is_established() {
             return;
         }
         let pool = &mut cx.shared.pool;
@@ -513,7 +513,7 @@ impl Segments {
     /// Retransmits all unacknowledged segments after a lane was abandoned. If `has_stream`, that
     /// lane was not the stream, and long segments stay on it.
     pub(crate) fn resend_all(&mut self, mut cx: Cx<'_>, has_stream: bool) {
-        if !self.is_open() || planted!(ForgetResend) {
+        if !self.is_established() || planted!(ForgetResend) {
             return;
         }
         let pool = &mut cx.shared.pool;
@@ -534,7 +534,7 @@ impl Segments {
     /// Returns whether any segment waits that is not long.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
-        self.is_open() && (self.waits() || !self.control.is_empty() || self.has_update())
+        self.is_established() && (self.waits() || !self.control.is_empty() || self.has_update())
     }
 
     /// Builds the header of the next segment, and notes its content as sent.

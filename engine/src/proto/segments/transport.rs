@@ -153,7 +153,7 @@ impl Segments {
     /// has to be staged.
     fn ask_to_acknowledge(&mut self) -> bool {
         let Some(end) = self.received.pending_ack_mut().clear() else { return false };
-        if !self.is_open() || planted!(ForgetStreamAck) {
+        if !self.is_established() || planted!(ForgetStreamAck) {
             return false;
         }
         self.received.request_ack(end);

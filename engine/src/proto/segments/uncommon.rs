@@ -130,7 +130,7 @@ impl Session {
         let segments = &self.segments;
         let is_queued = segments.is_queued() || segments.long.len() > 0;
         [
-            Uncommon::CLOSED.if_holds(!segments.is_open()),
+            Uncommon::CLOSED.if_holds(!segments.is_established()),
             Uncommon::LEAVING.if_holds(self.is_leaving),
             Uncommon::WAITING.if_holds(!self.waiting.is_empty()),
             Uncommon::CONTROL.if_holds(!segments.control.is_empty()),
@@ -148,11 +148,11 @@ impl Session {
     #[inline(always)]
     fn check_uncommon(&self) {
         debug_assert!(
-            !self.segments.is_open() || self.is_connected(),
-            "a session with open segments is connected"
+            !self.segments.is_established() || self.is_connected(),
+            "segments of an established session are those of a connected one"
         );
         debug_assert!(
-            !self.segments.is_open()
+            !self.segments.is_established()
                 || self.held().without(self.segments.uncommon) == Uncommon::default(),
             "a reason to leave the fast paths was missed: {:?} of {:?}",
             self.segments.uncommon,

@@ -82,7 +82,7 @@ impl Net {
                 let session = core.sessions.at(slot as usize).unwrap();
                 // Messages that were unexpected when a session ended are no longer counted there.
                 let segments = &session.segments;
-                if !segments.is_open() {
+                if !segments.is_established() {
                     continue;
                 }
                 assert_eq!(segments.receive_credits().both().map(ReceiveCredit::held), [0, 0]);
