@@ -13,7 +13,8 @@ impl Segments {
     /// Sets the length of new segments to what their transport takes: a ring takes any.
     fn fit_segments(&mut self, pool: &mut SegmentPool, config: &Config) {
         self.close_open(pool);
-        self.segment_bytes = if self.able.has_ring { pool.buffer_bytes() } else { self.path_bytes };
+        self.segment_bytes =
+            if self.able.has_ring { pool.buffer_bytes() } else { self.path_bytes as usize };
         self.protocol = SendProtocol::of(self.able, self.segment_bytes, config);
     }
 
@@ -27,7 +28,7 @@ impl Segments {
     /// a lane that takes them: a stream takes any.
     pub(crate) fn set_segment_bytes(&mut self, cx: Cx<'_>, segment_bytes: usize) {
         if self.is_established() {
-            self.path_bytes = cx.shared.pool.clamp(segment_bytes);
+            self.path_bytes = cx.shared.pool.clamp(segment_bytes) as u32;
             self.fit_segments(&mut cx.shared.pool, &cx.shared.config);
         }
     }
@@ -53,8 +54,9 @@ impl Session {
             self.rendezvous.use_datagrams();
             segments.uncommon.add(Uncommon::BULK);
         }
-        segments.path_bytes = cx.shared.pool.clamp(segment_bytes);
-        segments.unsent_max = unsent_max(segments.path_bytes, &cx.shared.config);
+        let segment_bytes = cx.shared.pool.clamp(segment_bytes);
+        segments.path_bytes = segment_bytes as u32;
+        segments.unsent_max = unsent_max(segment_bytes, &cx.shared.config);
         segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
     }
 

@@ -123,6 +123,12 @@ pub(crate) struct Segments {
     able: Capabilities,
     /// Segments and chunks on TCP connections have checksums.
     has_checksums: bool,
+    /// Number of all long segments.
+    long_held: u32,
+    /// The segment size without a ring: the smallest one of its paths.
+    path_bytes: u32,
+    /// Limit on segments of messages that wait for their first transmission.
+    unsent_max: u32,
 
     received: Received,
     chain: Chain,
@@ -139,20 +145,14 @@ pub(crate) struct Segments {
     slow: List,
     /// Long segments, to be sent on the stream.
     long: List,
-    /// Number of all long segments.
-    long_held: usize,
     /// Bytes of acknowledged long segments.
     long_delivered: u64,
-    /// The segment size without a ring: the smallest one of its paths.
-    path_bytes: usize,
-    /// Limit on segments of messages that wait for their first transmission.
-    unsent_max: usize,
     /// Control frames that are not in a segment yet. Some may wait before the session begins.
     control: LateQueue<ControlFrame>,
     header_only: [u8; SEGMENT_HEADER_BYTES],
     /// The last segment for the control connection, which acknowledges everything received when a
     /// goodbye ended the session.
-    final_ack: Vec<u8>,
+    final_ack: Box<[u8]>,
 }
 
 const _: () = {
@@ -170,8 +170,8 @@ struct OpenSegment {
 }
 
 /// Returns the limit on segments of messages that wait for their first transmission.
-fn unsent_max(segment_bytes: usize, config: &Config) -> usize {
-    (config.staging_bytes / segment_bytes).max(1)
+fn unsent_max(segment_bytes: usize, config: &Config) -> u32 {
+    u32::try_from(config.staging_bytes / segment_bytes).unwrap_or(u32::MAX).max(1)
 }
 
 impl Segments {
@@ -192,7 +192,7 @@ impl Segments {
             chain: Chain::new(seed),
             received,
             segment_bytes: SEGMENT_HEADER_BYTES,
-            path_bytes: SEGMENT_HEADER_BYTES,
+            path_bytes: SEGMENT_HEADER_BYTES as u32,
             unsent_max: 0,
             able: Capabilities::default(),
             has_checksums: false,
@@ -208,7 +208,7 @@ impl Segments {
             long_held: 0,
             long_delivered: 0,
             header_only: [0; SEGMENT_HEADER_BYTES],
-            final_ack: Vec::new(),
+            final_ack: Box::default(),
         }
     }
 
@@ -243,7 +243,7 @@ impl Segments {
             protocol: SendProtocol::of(able, segment_bytes, config),
             able,
             segment_bytes,
-            path_bytes: segment_bytes,
+            path_bytes: segment_bytes as u32,
             unsent_max: unsent_max(segment_bytes, config),
             has_checksums: ours.checksum || theirs.checksum,
             ..Self::new(config.hash_seed, received)

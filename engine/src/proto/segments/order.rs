@@ -23,7 +23,7 @@ pub(crate) type Stream = (u16, u16, u64);
 
 /// The sending side: the last message of each flow.
 #[derive(Debug)]
-#[repr(C, align(64))]
+#[repr(C)]
 pub(crate) struct Chain {
     /// The flow of the most recent message, and that message. Its entry in the table is out of
     /// date.

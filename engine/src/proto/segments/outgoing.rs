@@ -425,11 +425,13 @@ impl Segments {
         }
         let header = self.header(false);
         let header = self.alone(header);
-        append_segment(&mut self.final_ack, header.as_bytes(), self.has_checksums);
+        let mut bytes = Vec::new();
+        append_segment(&mut bytes, header.as_bytes(), self.has_checksums);
+        self.final_ack = bytes.into();
     }
 
     /// Takes the segment of [`Self::answer_goodbye`] for the stream lane, after the session ended.
-    pub(crate) fn take_final_ack(&mut self) -> Vec<u8> {
+    pub(crate) fn take_final_ack(&mut self) -> Box<[u8]> {
         std::mem::take(&mut self.final_ack)
     }
 

@@ -65,7 +65,7 @@ impl Segments {
 
     /// Returns whether a message of [`Route::Stream`] is pulled now, for what else is under way.
     pub(crate) fn pulls(&self, pool: &SegmentPool, length: u64) -> bool {
-        self.protocol.pulls_beside(length, self.long_held) || !pool.takes_long(length)
+        self.protocol.pulls_beside(length, self.long_held as usize) || !pool.takes_long(length)
     }
 
     /// Returns the long segment opened last, if it is unsent and the next frame continues it.
@@ -89,8 +89,9 @@ impl Segments {
         let frames = self.next_frame.wrapping_sub(self.base);
         let unsent_max =
             if self.able.has_datagrams { LONG_UNSENT_MAX } else { LONG_UNSENT_ALONE_MAX };
-        let has_room =
-            || self.long.len() < unsent_max && pool.has_room_for_long(self.long_held, length);
+        let has_room = || {
+            self.long.len() < unsent_max && pool.has_room_for_long(self.long_held as usize, length)
+        };
         frames < FRAMES_MAX - FRAMES_KEPT && (self.long_open_room(pool) >= length || has_room())
     }
 
@@ -126,7 +127,7 @@ impl Segments {
     /// Returns the number of its segments that fit a datagram.
     #[inline]
     fn short_held(&self) -> usize {
-        self.outstanding.len() - self.long_held
+        self.outstanding.len() - self.long_held as usize
     }
 
     /// Returns whether [`Self::push`] would find space.
@@ -154,7 +155,7 @@ impl Segments {
         let unsent = || self.ready.len() + self.urgent.len();
         fits_open
             || (pool.has_room(self.short_held(), is_control)
-                && (is_control || unsent() < self.unsent_max))
+                && (is_control || unsent() < self.unsent_max as usize))
     }
 
     /// Returns whether a message of any length would find space.
@@ -162,7 +163,7 @@ impl Segments {
         let has_frames = self.next_frame.wrapping_sub(self.base) < FRAMES_MAX - FRAMES_KEPT;
         has_frames
             && pool.has_room(self.short_held(), false)
-            && pool.has_room_for_long(self.long_held, LONG_PAYLOAD_BYTES)
+            && pool.has_room_for_long(self.long_held as usize, LONG_PAYLOAD_BYTES)
     }
 
     /// Reserves a frame of `length` bytes, which fit a segment. `None`: no space now.

@@ -378,7 +378,7 @@ pub(crate) struct List {
     order: Order,
     first: u32,
     last: u32,
-    len: usize,
+    len: u32,
 }
 
 impl List {
@@ -388,7 +388,7 @@ impl List {
 
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     #[inline]

@@ -38,7 +38,7 @@ impl Session {
         let segments = &mut self.segments;
         let pool = &mut cx.shared.pool;
         let is_last = segments.long.len() == 0;
-        let is_full = !pool.has_room_for_long(segments.long_held, LONG_PAYLOAD_BYTES);
+        let is_full = !pool.has_room_for_long(segments.long_held as usize, LONG_PAYLOAD_BYTES);
         let segment = pool.get_mut(id)?;
         let is_awaited = !segment.operations.is_empty();
         let asks = segments.asks_when_awaited(is_awaited || is_full, is_last || is_full);
