@@ -25,8 +25,7 @@ use super::failure::PeerFailure;
 use super::rails::health::Transition;
 #[cfg(doc)]
 use super::ready::Work;
-use super::segments::Transport;
-use super::segments::{split_checked, split_segment};
+use super::segments::{Transport, split_checked, split_segment};
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
 use super::unexpected::Message;
