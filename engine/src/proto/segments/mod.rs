@@ -236,7 +236,7 @@ impl Segments {
         let received = self.received.successor(config.hash_seed, windows);
         *self = Self {
             // Sends and control frames may have been queued before.
-            uncommon: Uncommon::WAITING.or(Uncommon::CONTROL),
+            uncommon: Uncommon::WAITING.union(Uncommon::CONTROL),
             control: std::mem::take(&mut self.control),
             credits: SendCredits::new(theirs.envelope_limit, theirs.byte_limit),
             eager_limit: EagerLimit::new(theirs.eager_limit, advised_from),
@@ -278,7 +278,7 @@ impl Segments {
     /// Returns whether the session is established.
     #[inline]
     pub(super) fn is_established(&self) -> bool {
-        !self.uncommon.has(Uncommon::CLOSED)
+        !self.uncommon.contains(Uncommon::CLOSED)
     }
 }
 

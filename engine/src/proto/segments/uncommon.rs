@@ -11,77 +11,53 @@
 
 use super::super::session::Session;
 
-/// A set of reasons.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(in crate::proto) struct Uncommon(u16);
+bitflags::bitflags! {
+    /// A set of reasons.
+    #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+    pub(in crate::proto) struct Uncommon: u16 {
+        /// The session is being left.
+        const LEAVING = 1 << 0;
+        /// Sends wait for credit or for space.
+        const WAITING = 1 << 1;
+        /// Control frames are not in a segment yet.
+        const CONTROL = 1 << 2;
+        /// Segments other than the open one wait for a transmission.
+        const QUEUED = 1 << 3;
+        /// Bulk data goes in datagrams.
+        const BULK = 1 << 4;
+        /// A segment is due that announces credit, or requests an acknowledgement.
+        const UPDATE = 1 << 5;
+        /// A frame or a message has come before one that it follows.
+        const EARLY = 1 << 6;
+        /// The peer's goodbye has come.
+        const GOODBYE = 1 << 7;
+        /// The session is not established.
+        const CLOSED = 1 << 8;
+    }
+}
 
 impl Uncommon {
-    /// The session is being left.
-    pub(in crate::proto) const LEAVING: Self = Self(1 << 0);
-    /// Sends wait for credit or for space.
-    pub(in crate::proto) const WAITING: Self = Self(1 << 1);
-    /// Control frames are not in a segment yet.
-    pub(in crate::proto) const CONTROL: Self = Self(1 << 2);
-    /// Segments other than the open one wait for a transmission.
-    pub(super) const QUEUED: Self = Self(1 << 3);
-    /// Bulk data goes in datagrams.
-    pub(super) const BULK: Self = Self(1 << 4);
-    /// A segment is due that announces credit, or requests an acknowledgement.
-    pub(super) const UPDATE: Self = Self(1 << 5);
-    /// A frame or a message has come before one that it follows.
-    pub(super) const EARLY: Self = Self(1 << 6);
-    /// The peer's goodbye has come.
-    pub(super) const GOODBYE: Self = Self(1 << 7);
-    /// The session is not established.
-    pub(super) const CLOSED: Self = Self(1 << 8);
-
     /// What keeps a message from being staged before all others.
-    pub(in crate::proto) const STAGING: Self = Self::LEAVING.or(Self::WAITING);
+    pub(in crate::proto) const STAGING: Self = Self::LEAVING.union(Self::WAITING);
     /// What keeps the open segment from being sent alone.
     pub(super) const SENDING: Self =
-        Self::STAGING.or(Self::CONTROL).or(Self::QUEUED).or(Self::BULK);
+        Self::STAGING.union(Self::CONTROL).union(Self::QUEUED).union(Self::BULK);
     /// What may depend on the acknowledgement of a segment, besides its memory.
     pub(super) const ACKNOWLEDGED: Self =
-        Self::WAITING.or(Self::CONTROL).or(Self::BULK).or(Self::UPDATE);
+        Self::WAITING.union(Self::CONTROL).union(Self::BULK).union(Self::UPDATE);
     /// What follows the frames of a received segment.
-    pub(super) const REPLIES: Self = Self::CONTROL.or(Self::GOODBYE);
+    pub(super) const REPLIES: Self = Self::CONTROL.union(Self::GOODBYE);
 
     /// What holds until the session ends.
-    const PERMANENT: Self = Self::LEAVING.or(Self::BULK).or(Self::GOODBYE).or(Self::CLOSED);
-
-    pub(super) const fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    const fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// Returns whether one of these reasons is noted.
-    #[inline]
-    pub(super) fn has(self, reasons: Self) -> bool {
-        !self.and(reasons).is_empty()
-    }
-
-    fn is_empty(self) -> bool {
-        self == Self::default()
-    }
+    const PERMANENT: Self =
+        Self::LEAVING.union(Self::BULK).union(Self::GOODBYE).union(Self::CLOSED);
 
     /// Notes that a reason has arisen.
     #[inline]
     pub(in crate::proto) fn add(&mut self, reason: Self) {
         if !is_missed(reason) {
-            *self = self.or(reason);
+            self.insert(reason);
         }
-    }
-
-    /// Returns this reason where it holds.
-    fn if_holds(self, holds: bool) -> Self {
-        if holds { self } else { Self::default() }
     }
 }
 
@@ -106,22 +82,22 @@ impl Session {
     #[inline(always)]
     pub(in crate::proto) fn is_free_of(&mut self, reasons: Uncommon) -> bool {
         self.check_uncommon();
-        let noted = self.segments.uncommon.and(reasons.or(Uncommon::CLOSED));
-        noted.is_empty() || (!noted.has(Uncommon::PERMANENT) && self.settle(reasons))
+        let noted = self.segments.uncommon.intersection(reasons.union(Uncommon::CLOSED));
+        noted.is_empty() || (!noted.intersects(Uncommon::PERMANENT) && self.settle(reasons))
     }
 
     /// Returns the same, and clears nothing.
     pub(super) fn is_now_free_of(&self, reasons: Uncommon) -> bool {
         self.check_uncommon();
-        let reasons = reasons.or(Uncommon::CLOSED);
-        !self.segments.uncommon.has(reasons) || !self.held().has(reasons)
+        let reasons = reasons.union(Uncommon::CLOSED);
+        !self.segments.uncommon.intersects(reasons) || !self.held().intersects(reasons)
     }
 
     /// Clears these reasons as far as they have passed. Returns whether none is left.
     #[cold]
     fn settle(&mut self, reasons: Uncommon) -> bool {
-        let held = self.held().and(reasons);
-        self.segments.uncommon = self.segments.uncommon.without(reasons).or(held);
+        let held = self.held().intersection(reasons);
+        self.segments.uncommon = self.segments.uncommon.difference(reasons).union(held);
         held.is_empty()
     }
 
@@ -129,19 +105,17 @@ impl Session {
     fn held(&self) -> Uncommon {
         let segments = &self.segments;
         let is_queued = segments.is_queued() || segments.long.len() > 0;
-        [
-            Uncommon::CLOSED.if_holds(!segments.is_established()),
-            Uncommon::LEAVING.if_holds(self.is_leaving),
-            Uncommon::WAITING.if_holds(!self.waiting.is_empty()),
-            Uncommon::CONTROL.if_holds(!segments.control.is_empty()),
-            Uncommon::QUEUED.if_holds(is_queued),
-            Uncommon::BULK.if_holds(segments.able.has_bulk),
-            Uncommon::UPDATE.if_holds(segments.update_due),
-            Uncommon::EARLY.if_holds(segments.received.has_early()),
-            Uncommon::GOODBYE.if_holds(segments.received.has_goodbye()),
-        ]
-        .into_iter()
-        .fold(Uncommon::default(), Uncommon::or)
+        let mut held = Uncommon::empty();
+        held.set(Uncommon::CLOSED, !segments.is_established());
+        held.set(Uncommon::LEAVING, self.is_leaving);
+        held.set(Uncommon::WAITING, !self.waiting.is_empty());
+        held.set(Uncommon::CONTROL, !segments.control.is_empty());
+        held.set(Uncommon::QUEUED, is_queued);
+        held.set(Uncommon::BULK, segments.able.has_bulk);
+        held.set(Uncommon::UPDATE, segments.update_due);
+        held.set(Uncommon::EARLY, segments.received.has_early());
+        held.set(Uncommon::GOODBYE, segments.received.has_goodbye());
+        held
     }
 
     /// Checks that each reason that holds is noted.
@@ -152,8 +126,7 @@ impl Session {
             "segments of an established session are those of a connected one"
         );
         debug_assert!(
-            !self.segments.is_established()
-                || self.held().without(self.segments.uncommon) == Uncommon::default(),
+            !self.segments.is_established() || self.segments.uncommon.contains(self.held()),
             "a reason to leave the fast paths was missed: {:?} of {:?}",
             self.segments.uncommon,
             self.held(),
@@ -163,7 +136,7 @@ impl Session {
     /// Clears all reasons that have passed, so that states can be compared.
     #[cfg(test)]
     pub(super) fn settle_all(&mut self) {
-        self.settle(Uncommon(u16::MAX));
+        self.settle(Uncommon::all());
     }
 
     /// Checks that each reason to leave the fast paths is noted.

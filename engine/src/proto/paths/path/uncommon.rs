@@ -10,41 +10,26 @@
 
 use super::{PathValidation, SessionPath};
 
-/// A set of reasons.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct PathReasons(u8);
+bitflags::bitflags! {
+    /// A set of reasons.
+    #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+    pub(super) struct PathReasons: u8 {
+        /// No packet was acknowledged yet, or none is any more.
+        const UNPROVEN = 1 << 0;
+        /// It carries no segments: another path does, or it is not healthy.
+        const HELD = 1 << 1;
+        /// The peer may have a new address.
+        const CANDIDATE = 1 << 2;
+        /// It is one of several.
+        const SEVERAL = 1 << 3;
+    }
+}
 
 impl PathReasons {
-    /// No packet was acknowledged yet, or none is any more.
-    pub(super) const UNPROVEN: Self = Self(1 << 0);
-    /// It carries no segments: another path does, or it is not healthy.
-    pub(super) const HELD: Self = Self(1 << 1);
-    /// The peer may have a new address.
-    pub(super) const CANDIDATE: Self = Self(1 << 2);
-    /// It is one of several.
-    pub(super) const SEVERAL: Self = Self(1 << 3);
-
     /// What keeps it from carrying segments.
-    pub(super) const CARRYING: Self = Self::UNPROVEN.or(Self::HELD);
+    pub(super) const CARRYING: Self = Self::UNPROVEN.union(Self::HELD);
     /// What keeps a segment from being sent alone.
-    pub(super) const SENDING: Self = Self::CARRYING.or(Self::CANDIDATE);
-
-    const fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    const fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// Returns this reason where it holds.
-    fn if_holds(self, holds: bool) -> Self {
-        if holds { self } else { Self::default() }
-    }
+    pub(super) const SENDING: Self = Self::CARRYING.union(Self::CANDIDATE);
 }
 
 /// Returns whether a planted bug misses a reason.
@@ -62,15 +47,14 @@ impl SessionPath {
     /// Notes whether a reason to leave the fast paths holds.
     #[inline]
     pub(super) fn set_reason(&mut self, reason: PathReasons, holds: bool) {
-        let others = self.reasons.without(reason);
-        self.reasons = others.or(reason.if_holds(holds && !is_missed(reason)));
+        self.reasons.set(reason, holds && !is_missed(reason));
     }
 
     /// Returns whether none of these reasons holds.
     #[inline(always)]
     pub(super) fn is_free_of(&self, reasons: PathReasons) -> bool {
         self.check_reasons();
-        self.reasons.and(reasons) == PathReasons::default()
+        !self.reasons.intersects(reasons)
     }
 
     /// Checks that each reason that holds is noted, and no other.
@@ -86,14 +70,12 @@ impl SessionPath {
 
     /// Returns the reasons that hold.
     fn held_reasons(&self) -> PathReasons {
-        [
-            PathReasons::UNPROVEN.if_holds(self.validation != PathValidation::Good),
-            PathReasons::HELD.if_holds(self.is_held),
-            PathReasons::CANDIDATE.if_holds(self.peer.has_candidate()),
-            PathReasons::SEVERAL.if_holds(self.rail_health.is_some()),
-        ]
-        .into_iter()
-        .fold(PathReasons::default(), PathReasons::or)
+        let mut held = PathReasons::empty();
+        held.set(PathReasons::UNPROVEN, self.validation != PathValidation::Good);
+        held.set(PathReasons::HELD, self.is_held);
+        held.set(PathReasons::CANDIDATE, self.peer.has_candidate());
+        held.set(PathReasons::SEVERAL, self.rail_health.is_some());
+        held
     }
 }
 
@@ -124,7 +106,7 @@ mod tests {
                 plant(planted);
                 arise(&mut path);
                 plant(None);
-                let use_it = || path.is_free_of(PathReasons::SENDING.or(PathReasons::SEVERAL));
+                let use_it = || path.is_free_of(PathReasons::all());
                 let used = catch_unwind(AssertUnwindSafe(use_it));
                 assert_eq!(used.ok(), planted.is_none().then_some(false), "{bug:?}");
             }
