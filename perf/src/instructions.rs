@@ -78,7 +78,7 @@ pub(crate) struct Arguments {
     /// One JSON object per line.
     #[arg(long)]
     json: bool,
-    /// Count what the lines of this file (of --json) say, and fail where a figure is more than 3 %
+    /// Count the lines of this file (of --json) again, and fail where a figure is more than 3 %
     /// above, or where idle endpoints make a message cost 1 % more instructions than the same line
     /// without them. Cache lines are counted for those lines that have them.
     #[arg(
@@ -97,10 +97,10 @@ pub(crate) struct Arguments {
     counted: Counted,
 }
 
-/// This process is the one that is counted.
+/// Arguments of the process that is counted.
 #[derive(Debug, Args)]
 struct Counted {
-    /// Messages of a batch, which is what is between two marks: this process is counted.
+    /// Messages of a batch, between two marks. Given: this process is the one that is counted.
     #[arg(long, hide = true)]
     messages: Option<u64>,
     #[arg(long, hide = true, default_value_t = 1)]
@@ -116,7 +116,7 @@ struct Counted {
     networks: Vec<PathBuf>,
 }
 
-/// What counts.
+/// Counts rows by valgrind.
 struct Counter {
     programs: Programs,
     profile: Option<PathBuf>,
@@ -193,16 +193,16 @@ fn rows(arguments: &Arguments) -> Vec<What> {
 }
 
 impl Counter {
-    /// Why this host cannot count it; `None`: it can.
+    /// Returns why this host cannot count a row; `None`: it can.
     fn refuses(&self, what: &What) -> Option<String> {
         self.programs.find(what, "").err()
     }
 
-    /// Counts it, with or without cache lines.
+    /// Counts a row, with or without cache lines.
     fn count(&self, what: &What, lines: bool) -> Result<Figures, String> {
         let spec: Result<LabSpec, _> = what.lab.parse();
         let lab = spec.and_then(|spec| Lab::build(&spec)).map_err(|error| error.to_string())?;
-        // Neighbours are of one host.
+        // Shared memory is of one host.
         let other = if what.lanes == Lanes::Shm { Host::A } else { Host::B };
         let networks = [Host::A, other].map(|host| lab.host(host).path().display().to_string());
         let program = self.programs.find(what, &networks.join(","))?;

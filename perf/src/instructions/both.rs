@@ -293,7 +293,7 @@ fn exchange_all<M: Attached>(
     Ok(())
 }
 
-/// Endpoints beside the first one that nobody uses. Each has an engine.
+/// Endpoints beside the first one that are not used. Each has an engine.
 fn idle<M: Attached>(left: &Side<M>, arguments: &Arguments) -> Result<Vec<Endpoint<M>>, String> {
     left.network.enter().map_err(message)?;
     let endpoint = || left.endpoint.domain().endpoint().and_then(left.open).map_err(message);

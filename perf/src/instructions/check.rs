@@ -1,4 +1,4 @@
-//! `--check`: what a file says, counted again.
+//! `--check`: the lines of a file are counted again.
 
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::row::{Figures, IDLE_PERCENT, MARGIN_PERCENT, Row};
 /// to a count, by timers that fire while a program stands still, and never takes from it.
 const TRIES: u32 = 3;
 
-/// Counts again what a file says, and compares.
+/// Counts the lines of a file again, and compares the figures.
 pub(super) fn check(counter: &Counter, file: &Path) -> Result<(), String> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
@@ -68,8 +68,8 @@ pub(super) fn check(counter: &Counter, file: &Path) -> Result<(), String> {
     match above[..] {
         [] => Ok(()),
         _ => Err(format!(
-            "more than {MARGIN_PERCENT} % above what {} says: {}; find out why (--profile), or \
-             say in the commit that raises it what it is good for",
+            "more than {MARGIN_PERCENT} % above the figures of {}: {}; find out why (--profile), \
+             or state in the commit that raises them what that is good for",
             file.display(),
             above.join("; ")
         )),

@@ -30,7 +30,7 @@ fn system_call(line: &str) -> Option<(&str, &str)> {
     name.starts_with("sys_").then_some((thread, name))
 }
 
-/// What callgrind has collected of these events, in their order; `None`: it does not say so.
+/// Returns callgrind's counts of these events, in their order; `None`: they are not there.
 pub(super) fn totals<const N: usize>(log: &str, events: [&str; N]) -> Option<[u64; N]> {
     let words = |what: &str| {
         let line = log.lines().find_map(|line| line.split_once(what));
@@ -46,7 +46,7 @@ pub(super) fn totals<const N: usize>(log: &str, events: [&str; N]) -> Option<[u6
     Some(totals)
 }
 
-/// What valgrind says but for the list of system calls, its end, for an error to show.
+/// The end of the output, without the list of system calls, for an error message.
 pub(super) fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().filter(|line| !line.starts_with("SYSCALL[")).collect();
     lines[lines.len().saturating_sub(40)..].join("\n")

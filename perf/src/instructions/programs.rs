@@ -99,7 +99,7 @@ impl Programs {
         Ok(Self { folder, provider, fabric: OnceLock::new(), ucx: OnceLock::new() })
     }
 
-    /// The program for `what`, in the networks of a lab. An error says why this host cannot count
+    /// The program for `what`, in the networks of a lab. An error states why this host cannot count
     /// it.
     pub(super) fn find(&self, what: &What, networks: &str) -> Result<Program, String> {
         match what.library {
@@ -241,7 +241,7 @@ fn environment_of_ucx(what: &What) -> Vec<(String, String)> {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
 }
 
-/// Compiles a program into `folder`; an error says what is missing.
+/// Compiles a program into `folder`; an error states what is missing.
 fn compile(folder: &Path, name: &str, source: &Source) -> Result<PathBuf, String> {
     let write = |name: &str, text: &str| {
         std::fs::write(folder.join(name), text).map_err(|error| format!("{name}: {error}"))

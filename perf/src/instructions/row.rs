@@ -24,7 +24,7 @@ pub(super) enum Pattern {
     PingPong,
     /// 64 in a row, one way.
     Coalesced,
-    /// Puts, one at a time, to and fro: who waits looks at its memory.
+    /// Puts, one at a time, to and fro: the waiting side polls its memory.
     Put,
     /// 64 puts in a row, one way.
     PutCoalesced,

@@ -98,7 +98,7 @@ fn callgrind(host: &HostHandle<'_>, program: &Program, profile: Option<&Path>) -
     command
 }
 
-/// Runs a program to its end. Returns what valgrind says, and the packets that the program counts.
+/// Runs a program to its end. Returns valgrind's output, and the packets that the program counts.
 fn run(command: &mut LabCommand, program: &Program, load: Load) -> Result<(String, u64), String> {
     // A pipe would make the program wait for its reader, at each system call.
     let log = tempfile::NamedTempFile::new().map_err(|error| format!("a file: {error}"))?;

@@ -1,5 +1,5 @@
-/* Both ends of a conversation in one thread, the same loop for each library: receives are posted,
- * whoever waits for them polls as often as asked and finds nothing, messages are sent, and are waited for.
+/* Both ends in one thread, the same loop for each library: receives are posted; the receiver polls as
+ * often as requested and finds nothing; messages are sent; the receiver polls until they are there.
  *
  * A program defines `struct side`, includes this, and defines what is declared here. */
 #ifndef RINGRAIL_PERF_LOOP_H

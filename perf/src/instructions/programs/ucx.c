@@ -1,4 +1,4 @@
-/* Messages by UCX: ucp_tag_send_nbx, ucp_tag_recv_nbx. The transport is what UCX_TLS says. */
+/* Messages by UCX: ucp_tag_send_nbx, ucp_tag_recv_nbx. UCX_TLS selects the transport. */
 #include <ucp/api/ucp.h>
 
 struct side {
