@@ -263,7 +263,7 @@ impl ReceiveCredits {
         [&self.envelopes, &self.bytes]
     }
 
-    /// Returns the credit of envelopes, and that of bytes.
+    /// Returns the same, mutable.
     pub(crate) fn both_mut(&mut self) -> [&mut ReceiveCredit; 2] {
         [&mut self.envelopes, &mut self.bytes]
     }

@@ -146,7 +146,7 @@ impl Operation {
     pub(super) fn renunciation(&self, refusal: Refusal) -> Option<ControlFrame> {
         match &self.state {
             OperationState::Pulling(pulling) => {
-                Some(ControlFrame::done(pulling.source()?, STATUS_ABANDONED, 0))
+                Some(ControlFrame::done(pulling.live_send_operation()?, STATUS_ABANDONED, 0))
             }
             &OperationState::Replying { to } => {
                 Some(ControlFrame::Reply(ShortReply::new(to, refusal.code(), &[])))

@@ -315,7 +315,7 @@ impl Core {
             let entered = debug_assert_some!(self.enter(slot), "a session that waits exists");
             let Some((session, mut cx)) = entered else { continue };
             let has_ended = session.lanes.end_wait(&mut cx, &is_served);
-            let has_lane = session.lanes.carry_bulk(&cx.shared.lanes, &session.rails);
+            let has_lane = session.lanes.has_bulk_lane(&cx.shared.lanes, &session.rails);
             if has_ended && session.is_connected() && !has_lane {
                 session.lanes.end_request();
                 // The data may have been transferred or cancelled.

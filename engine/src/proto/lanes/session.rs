@@ -83,7 +83,7 @@ impl SessionLanes {
     }
 
     /// Returns whether it has a lane, or waits for one, on a path that carries bulk data.
-    pub(super) fn carry_bulk(&self, lanes: &BulkLanes, rails: &Rails) -> bool {
+    pub(super) fn has_bulk_lane(&self, lanes: &BulkLanes, rails: &Rails) -> bool {
         self.iter(lanes).any(|(_, bulk)| rails.carries_bulk(bulk.path().into()))
     }
 
@@ -93,7 +93,7 @@ impl SessionLanes {
     }
 
     /// Returns whether a granted range has not arrived.
-    pub(in crate::proto) fn expect_chunks(&self, lanes: &BulkLanes) -> bool {
+    pub(in crate::proto) fn has_granted_chunks(&self, lanes: &BulkLanes) -> bool {
         self.iter(lanes).any(|(_, bulk)| bulk.expects_chunk())
     }
 
@@ -115,7 +115,7 @@ impl SessionLanes {
     }
 
     /// Returns whether the peer has requested lanes, and this side has none, nor requested any.
-    pub(in crate::proto) fn lack_wanted(&self) -> bool {
+    pub(in crate::proto) fn lacks_wanted_lanes(&self) -> bool {
         self.are_wanted && self.ids.is_empty() && !self.are_requested
     }
 
@@ -291,7 +291,7 @@ impl SessionLanes {
         if self.ids.is_empty() {
             return self.wait(cx, Wait::Room);
         }
-        let has_other = self.carry_bulk(&cx.shared.lanes, rails);
+        let has_other = self.has_bulk_lane(&cx.shared.lanes, rails);
         rails.rest(bulk.path(), now_ns);
         if !has_other {
             self.wait(cx, Wait::Time);

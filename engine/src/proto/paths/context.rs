@@ -61,7 +61,7 @@ impl PathTable {
     /// Returns the paths of the session in a slot, and what they share with others. `None`: no
     /// session in it had paths.
     #[inline(always)]
-    pub(super) fn entry(&mut self, slot: u32) -> Option<(&mut Paths, &mut SharedPathState)> {
+    pub(super) fn paths_of(&mut self, slot: u32) -> Option<(&mut Paths, &mut SharedPathState)> {
         let Self { by_slot, shared } = self;
         Some((by_slot.get_mut(slot as usize)?, shared))
     }

@@ -44,7 +44,7 @@ impl Paths {
 impl PathTable {
     /// Notes that data was sent on the control connection of a session.
     pub(crate) fn note_stream_use(&mut self, session: u32) {
-        if let Some((paths, shared)) = self.entry(session) {
+        if let Some((paths, shared)) = self.paths_of(session) {
             paths.note_use(session, &mut shared.in_use);
         }
     }

@@ -209,7 +209,7 @@ impl Paths {
 
     /// Returns the send time of the newest packet answered on any path.
     pub(crate) fn answered_sent_ns(&mut self) -> Option<u64> {
-        self.all_mut().filter_map(|path| path.settled_packets().answered_sent_ns()).max()
+        self.all_mut().filter_map(|path| path.settle_packets().answered_sent_ns()).max()
     }
 
     /// Returns whether the path at a position is suspect, does not answer, or does not exist.

@@ -145,7 +145,7 @@ impl SessionPath {
     }
 
     /// Returns the same with deferred acknowledgements applied.
-    pub(super) fn settled_packets(&mut self) -> &Path {
+    pub(super) fn settle_packets(&mut self) -> &Path {
         self.packets.apply_deferred_ack();
         &self.packets
     }
@@ -158,7 +158,7 @@ impl SessionPath {
     /// Returns its packet statistics for the evaluation of paths.
     pub(super) fn evidence(&mut self) -> Evidence {
         let arrived = self.highest;
-        let packets = self.settled_packets();
+        let packets = self.settle_packets();
         let (_, _, probes) = packets.load();
         Evidence {
             probes,

@@ -131,7 +131,7 @@ impl Paths {
     ) {
         let known = &*session;
         self.all_mut().for_each(|path| {
-            path.settled_packets();
+            path.settle_packets();
         });
         let primary = self.primary.as_deref().filter(|path| path.is_fit());
         let theirs = self.standby.iter().find(|it| it.id().number == path && it.is_fit());
@@ -199,7 +199,7 @@ impl Paths {
             choice.preference.put_off(now_ns);
         }
         self.all_mut().for_each(|path| {
-            path.settled_packets();
+            path.settle_packets();
         });
         let Some(primary) = self.primary.as_deref().filter(|path| path.is_fit()) else { return };
         let class = class_of(known, primary);

@@ -19,9 +19,9 @@ impl PathTable {
 
     /// Returns whether the path at a position answers datagrams now.
     pub(crate) fn reachability(&mut self, now_ns: u64, session: u32, at: u8) -> Reachability {
-        let entry = self.entry(session);
+        let entry = self.paths_of(session);
         let path = entry.and_then(|(paths, _)| paths.at_mut(at));
-        match path.and_then(|path| path.settled_packets().answered_sent_ns()) {
+        match path.and_then(|path| path.settle_packets().answered_sent_ns()) {
             None => Reachability::Unknown,
             Some(sent_ns) if now_ns.saturating_sub(sent_ns) <= REACHABLE_NS => {
                 Reachability::Reachable
@@ -32,7 +32,7 @@ impl PathTable {
 
     /// Probes the path of the control lane while long segments on it are unacknowledged.
     pub(crate) fn watch_stream(&mut self, now_ns: u64, slot: u32) {
-        let entry = debug_assert_some!(self.entry(slot), "a stream is of a session");
+        let entry = debug_assert_some!(self.paths_of(slot), "a stream is of a session");
         let Some((paths, shared)) = entry.filter(|(paths, _)| paths.are_several()) else { return };
         if let Some(path) = paths.at_mut(paths.stream_at) {
             path.visits_mut().take_lane_probe(now_ns);
@@ -43,7 +43,7 @@ impl PathTable {
 
     /// Probes all paths of a session.
     pub(crate) fn ask_all_paths(&mut self, now_ns: u64, slot: u32) {
-        if let Some((paths, shared)) = self.entry(slot) {
+        if let Some((paths, shared)) = self.paths_of(slot) {
             for path in paths.all_mut() {
                 path.probe(now_ns, slot, &mut shared.timers);
             }
@@ -52,10 +52,10 @@ impl PathTable {
 
     /// Probes those paths of a session that have not answered any packet sent since `since_ns`.
     pub(crate) fn ask_quiet_paths(&mut self, now_ns: u64, slot: u32, since_ns: u64) {
-        let entry = debug_assert_some!(self.entry(slot), "a control lane is of a session");
+        let entry = debug_assert_some!(self.paths_of(slot), "a control lane is of a session");
         let Some((paths, shared)) = entry else { return };
         for path in paths.all_mut() {
-            let answered_ns = path.settled_packets().answered_sent_ns();
+            let answered_ns = path.settle_packets().answered_sent_ns();
             if answered_ns.is_none_or(|sent_ns| sent_ns < since_ns) {
                 path.probe(now_ns, slot, &mut shared.timers);
             }
@@ -68,7 +68,8 @@ impl PathTable {
         let Core { sessions, shared: core } = core;
         for (_, bulk) in core.lanes.iter().filter(|(_, bulk)| !bulk.is_idle()) {
             let session = sessions.at_mut(bulk.session() as usize);
-            let known = debug_assert_some!(session.zip(self.entry(bulk.session())), "it has lanes");
+            let known =
+                debug_assert_some!(session.zip(self.paths_of(bulk.session())), "it has lanes");
             let Some((session, (paths, shared))) = known else { continue };
             let are_several = paths.are_several();
             // Without datagrams it has no such path.
@@ -101,7 +102,7 @@ impl Paths {
             if !is_streamed && !session.lanes.are_busy_on(&cx.cx.shared.lanes, at) {
                 continue;
             }
-            let (_, in_flight, _) = path.settled_packets().load();
+            let (_, in_flight, _) = path.settle_packets().load();
             if path.visits_mut().take_lane_probe(now_ns) && in_flight == 0 {
                 path.probe(now_ns, slot, &mut cx.shared.timers);
             }

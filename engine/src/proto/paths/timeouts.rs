@@ -89,7 +89,7 @@ impl PathTable {
         awake.sort_unstable();
         awake.dedup();
         for &slot in &awake {
-            let entry = debug_assert_some!(self.entry(slot), "slots of paths stay");
+            let entry = debug_assert_some!(self.paths_of(slot), "slots of paths stay");
             if let Some((paths, _)) = entry {
                 paths.all_mut().for_each(SessionPath::acknowledge_before_sleep);
             }

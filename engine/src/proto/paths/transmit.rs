@@ -107,7 +107,7 @@ impl PathTable {
         is_blocked: bool,
         effects: &mut impl Effects,
     ) -> bool {
-        let entry = self.entry(slot);
+        let entry = self.paths_of(slot);
         let entry = entry.and_then(|(paths, shared)| Some((paths.get_mut(index)?, shared)));
         let Some((path, shared)) = entry else { return true };
         // A window may have gained space by dropping its oldest packets.

@@ -167,7 +167,7 @@ impl SessionRendezvous {
     /// then DONE can wait for that datagram, since one for each completed message costs both sides
     /// as much as 8 KiB of bulk data.
     fn grants_soon(&self, lanes: &SessionLanes, table: &BulkLanes) -> bool {
-        !self.queue.is_empty() && lanes.expect_chunks(table)
+        !self.queue.is_empty() && lanes.has_granted_chunks(table)
     }
 }
 
@@ -189,7 +189,7 @@ impl Session {
     fn grant_next(&mut self, cx: &mut Cx<'_>, now_ns: u64) -> bool {
         if self.rendezvous.is_empty() {
             // The peer may have closed its lane because it needs none: others go first.
-            if self.lanes.lack_wanted() {
+            if self.lanes.lacks_wanted_lanes() {
                 self.lanes.wait(cx, Wait::Room);
             }
             return false;

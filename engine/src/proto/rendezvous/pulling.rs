@@ -88,7 +88,7 @@ impl Pulling {
     }
 
     /// Returns the sender's id of the message, unless it has failed.
-    pub(in crate::proto) fn source(&self) -> Option<u64> {
+    pub(in crate::proto) fn live_send_operation(&self) -> Option<u64> {
         self.failed.is_none().then_some(self.send_operation)
     }
 

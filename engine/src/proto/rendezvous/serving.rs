@@ -93,7 +93,7 @@ impl Serving {
         parts: Parts,
         message: u64,
     ) -> Result<(), FrameError> {
-        let is_first = match parts {
+        let is_allowed = match parts {
             // Granted ranges are retransmitted until they are received.
             Parts::Data => {
                 grant.check_range(message, CHUNK_BYTES_MAX)?;
@@ -106,7 +106,7 @@ impl Serving {
                 !std::mem::replace(&mut self.has_pieces, true)
             }
         };
-        if is_first { Ok(()) } else { Err(grant.error(message)) }
+        if is_allowed { Ok(()) } else { Err(grant.error(message)) }
     }
 
     /// Notes that all pieces of the granted range have left.

@@ -20,9 +20,7 @@ impl Segments {
             && !is_before(self.next_frame, ack)
             && matches!(segment.place, Place::Flying | Place::Lost)
     }
-}
 
-impl Segments {
     /// Removes a sent segment; [`Session::end_segment`] ends it.
     pub(in crate::proto) fn take_segment(
         &mut self,

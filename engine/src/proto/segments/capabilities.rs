@@ -1,4 +1,4 @@
-//! What a session can do, and the changes of it: with each, the table of routes is computed anew.
+//! Changes of what a session can do. Each computes its table of routes again.
 
 use super::super::context::Cx;
 use super::super::core::{Config, Core};

@@ -92,8 +92,8 @@ impl SegmentPool {
     }
 }
 
-/// The segments of a session, sent and received, with the credit of both directions. They are open
-/// while the session is established.
+/// The segments of a session, sent and received, with the credit of both directions. While the
+/// session is not established there are none, and nothing is sent.
 ///
 /// A short message touches the first four cache lines and the first one of `chain`: a send all of
 /// them, a receive the first one and those of `received`.
@@ -175,7 +175,7 @@ fn unsent_max(segment_bytes: usize, config: &Config) -> u32 {
 }
 
 impl Segments {
-    /// Creates those of a session that is not established.
+    /// Creates the state of a session that is not established.
     pub(super) fn closed() -> Self {
         Self::new(0, Received::new(0, ReceiveCredits::default()))
     }
@@ -349,7 +349,7 @@ impl Segments {
         &self.eager_limit
     }
 
-    /// Returns the same.
+    /// Returns the same, mutable.
     pub(super) fn eager_limit_mut(&mut self) -> &mut EagerLimit {
         &mut self.eager_limit
     }
@@ -375,7 +375,7 @@ impl Segments {
         self.received.credits()
     }
 
-    /// Returns the same.
+    /// Returns the same, mutable.
     #[inline]
     pub(super) fn receive_credits_mut(&mut self) -> &mut ReceiveCredits {
         self.received.credits_mut()
@@ -418,7 +418,7 @@ impl Segments {
     }
 }
 
-/// What a session has to send, and has sent.
+/// The state of both directions.
 impl Segments {
     /// Returns the first missing frame of the peer, which is the cumulative acknowledgement.
     #[inline]
@@ -463,7 +463,7 @@ impl Segments {
         self.received.questions()
     }
 
-    /// Returns the same.
+    /// Returns the same, mutable.
     pub(in crate::proto) fn questions_mut(&mut self) -> &mut Questions {
         self.received.questions_mut()
     }

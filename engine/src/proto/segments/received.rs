@@ -113,7 +113,7 @@ impl Received {
         &self.credits
     }
 
-    /// Returns the credit of the peer.
+    /// Returns the same, mutable.
     #[inline]
     pub(super) fn credits_mut(&mut self) -> &mut ReceiveCredits {
         &mut self.credits
@@ -204,7 +204,7 @@ impl Received {
         &self.pending_ack
     }
 
-    /// Returns what was received from transports that do not acknowledge.
+    /// Returns the same, mutable.
     #[inline]
     pub(super) fn pending_ack_mut(&mut self) -> &mut PendingAck {
         &mut self.pending_ack
@@ -215,7 +215,7 @@ impl Received {
         &self.questions
     }
 
-    /// Returns the questions between the two engines.
+    /// Returns the same, mutable.
     pub(super) fn questions_mut(&mut self) -> &mut Questions {
         &mut self.questions
     }

@@ -112,7 +112,7 @@ impl TimedPaths {
     }
 
     fn wake(&mut self, session: u32, index: Index, at_ns: u64) {
-        let Some((paths, shared)) = self.table.entry(session) else { return };
+        let Some((paths, shared)) = self.table.paths_of(session) else { return };
         let Some(path) = paths.get_mut(index) else { return };
         path.visits_mut().wake_at(at_ns, session, &mut shared.timers);
         let wanted = self.wanted.entry((session, path.id().number)).or_insert(u64::MAX);
