@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 
 use crate::progress::clock;
 use crate::proto::matching::{Hasher, MatchEnvelope, Matcher, OperationSlots, Selector};
-use crate::proto::segments::segment::SegmentPool;
+use crate::proto::segments::segment::{SegmentBuffer, SegmentPool};
 use crate::proto::segments::split_segment;
 use crate::proto::table::Id;
 use crate::wire::eager::EAGER_HEADER_BYTES;
@@ -128,7 +128,7 @@ impl MatchingHash {
 /// A segment that frames are written into, as a session does it.
 pub struct Segment {
     pool: SegmentPool,
-    id: Id,
+    buffer: Box<SegmentBuffer>,
 }
 
 impl Default for Segment {
@@ -141,15 +141,14 @@ impl Segment {
     /// An empty one, of the greatest length.
     pub fn new() -> Self {
         let mut pool = SegmentPool::new(SEGMENT_BYTES_MAX, SEGMENT_BYTES_MAX);
-        let id = pool.open(0, 0);
-        Self { pool, id }
+        let buffer = pool.take_short(0);
+        Self { pool, buffer }
     }
 
     #[inline]
     fn push(&mut self, length: usize) -> Option<&mut [u8]> {
         let room = self.pool.buffer_bytes();
-        let segment = self.pool.get_mut(self.id)?;
-        (segment.bytes + length <= room).then(|| segment.push(length))
+        (self.buffer.bytes + length <= room).then(|| self.buffer.push(length))
     }
 
     /// Writes an eager message. `false`: there is no room.
@@ -196,16 +195,14 @@ impl Segment {
             envelope_limit: 0.into(),
             byte_limit: 0.into(),
         };
-        self.pool.get_mut(self.id).map_or(&[], |segment| segment.seal(header))
+        self.buffer.seal(header)
     }
 
     /// Empties it, as an acknowledgement does.
     #[inline]
     pub fn clear(&mut self) {
-        if let Some(segment) = self.pool.take(self.id) {
-            self.pool.recycle(segment);
-        }
-        self.id = self.pool.open(0, 0);
+        let next = self.pool.take_short(0);
+        self.pool.recycle(std::mem::replace(&mut self.buffer, next));
     }
 }
 

@@ -349,7 +349,7 @@ impl Engine {
         }
         self.flush(session);
         self.driver.flush_datagrams();
-        self.state.core.with(session, |it, cx| it.segments.close_segment(cx));
+        self.state.core.with(session, |it, _| it.segments.close_segment());
     }
 
     /// Sends the data staged last at once if no message was since the last turn: a single message

@@ -96,14 +96,14 @@ impl Session {
             Some(mark) => mark,
             None => {
                 let end = segments.next_frame();
-                segments.request_early_ack(&mut cx.shared.pool, fence.send);
+                segments.request_early_ack(fence.send);
                 if segments.has_update_due() {
                     cx.add_work(Work::Flush);
                 }
                 *fence.mark.insert((self.epoch, end))
             }
         };
-        epoch != self.epoch || segments.has_acked_before(&cx.shared.pool, end)
+        epoch != self.epoch || segments.has_acked_before(end)
     }
 }
 

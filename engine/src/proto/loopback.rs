@@ -10,6 +10,7 @@ use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
 use super::operation::{Operation, OperationState};
 use super::segments::Asks;
+use super::segments::SegmentId;
 use super::session::Limits;
 use super::table::Id;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
@@ -53,15 +54,14 @@ impl Core {
             && let Some(outgoing) = session.poll_segment(cx, usize::MAX, Asks::Never)
         {
             happened = true;
-            let id = Id::from_u64(outgoing.token);
+            let id = SegmentId::from_token(outgoing.token);
             let handled = if outgoing.bytes.len() == SEGMENT_HEADER_BYTES {
                 // No frame is in it, and it is no segment of the pool.
                 let mut update = [0; SEGMENT_HEADER_BYTES];
                 update.copy_from_slice(outgoing.bytes);
                 self.handle_lone_segment(slot, &update, now_ns, effects)
             } else {
-                let segment =
-                    self.with(slot, |it, cx| it.segments.take_segment(&mut cx.shared.pool, id));
+                let segment = self.with(slot, |it, _| it.segments.take_segment(id));
                 let Some(segment) = segment.flatten() else { break };
                 let handled = self.handle_lone_segment(slot, segment.whole(), now_ns, effects);
                 self.with(slot, |it, mut cx| it.end_segment(&mut cx, segment, effects));

@@ -153,7 +153,7 @@ impl Core {
         let known = self.sessions.at_mut(session as usize)?;
         let limit = self.shared.config.eager_limit;
         let pool = &mut self.shared.pool;
-        let room = stage_in_segment(known, pool, session, request, target, limit)?;
+        let room = stage_in_segment(known, pool, request, target, limit)?;
         self.shared.ready.add(session, Work::Flush);
         Some(room)
     }

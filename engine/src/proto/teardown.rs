@@ -52,7 +52,7 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let may_lose_completed = session.segments.may_lose_completed(&self.shared.pool);
+        let may_lose_completed = session.segments.may_lose_completed();
         if session.failure.is_some() {
             return;
         }

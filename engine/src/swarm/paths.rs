@@ -287,7 +287,7 @@ fn a_session_leaves_tcp_as_soon_as_its_path_is_good() {
         assert!(is_clear(&world), "TCP goes on");
     }
     let core = world.look(0).unwrap().state.core();
-    let waiting = core.session(0).unwrap().segments.waiting_bytes(core.shared().pool());
+    let waiting = core.session(0).unwrap().segments.waiting_bytes();
     assert!(waiting > 0, "there would have been something to send");
 }
 

@@ -170,7 +170,7 @@ impl ControlLanes {
     ) -> io::Result<bool> {
         let control = self.of(session);
         let Some(lane) = control.writable() else { return Ok(false) };
-        let lone = core.enter(session).and_then(|(it, cx)| it.lone_segment(cx));
+        let lone = core.enter(session).and_then(|(it, _)| it.lone_segment());
         let Some(lone) = lone else { return Ok(false) };
         let sent = control.send_segment(driver, lane, lone.take_for_stream());
         let is_whole = control.unsent.is_empty();
@@ -262,11 +262,11 @@ impl ControlLanes {
                 sent += cx.driver.send(lane, second).unwrap_or(0);
             }
         }
-        let Some((it, of_it)) = cx.core.enter(session) else {
+        let Some((it, _)) = cx.core.enter(session) else {
             debug_assert!(false, "a message was staged for the session");
             return;
         };
-        let whole = it.segments.fill_last(of_it, bytes);
+        let whole = it.segments.fill_last(bytes);
         if sent < length {
             control.unsent.extend_from_slice(&whole[sent..]);
         }

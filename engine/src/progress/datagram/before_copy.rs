@@ -90,9 +90,9 @@ impl Engine {
         let state = &mut *self.state;
         state.completions.count_copied(bytes.len() as u64);
         let entered = state.core.enter(session);
-        let lone = entered.and_then(|(it, cx)| it.lone_segment(cx));
+        let lone = entered.and_then(|(it, _)| it.lone_segment());
         let Some(segment) = lone.map(Lone::take) else {
-            self.state.core.with(session, |it, cx| _ = it.segments.fill_last(cx, bytes));
+            self.state.core.with(session, |it, _| _ = it.segments.fill_last(bytes));
             return self.flush_posted(session, hint, false);
         };
         let (token, length) = (segment.token, segment.bytes.len());
@@ -101,7 +101,7 @@ impl Engine {
         if is_written {
             self.driver.flush_datagrams();
         }
-        self.state.core.with(session, |it, cx| _ = it.segments.fill_last(cx, bytes));
+        self.state.core.with(session, |it, _| _ = it.segments.fill_last(bytes));
         self.state.core.ready_mut().take_if_latest(session, Work::Flush);
         if !is_written {
             let state = &mut *self.state;

@@ -62,7 +62,7 @@ impl Rings {
         controls: &mut ControlLanes,
         driver: &mut AnyDriver,
     ) -> bool {
-        let lone = core.enter(session).and_then(|(it, cx)| it.lone_segment(cx));
+        let lone = core.enter(session).and_then(|(it, _)| it.lone_segment());
         let Some(segment) = lone.map(Lone::take) else { return false };
         let token = segment.token;
         if driver.write_segment(ring, [segment.bytes, &[]]) {

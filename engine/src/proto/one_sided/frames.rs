@@ -3,8 +3,7 @@
 use super::super::config::Config;
 use super::super::hint::Hint;
 use super::super::segments::segment::{LONG_PAYLOAD_BYTES, SegmentPool};
-use super::super::segments::{PullMethod, Segments};
-use super::super::table::Id;
+use super::super::segments::{PullMethod, SegmentId, Segments};
 
 impl Segments {
     /// Returns the longest put, or reply to a get, that is sent with its header, in bytes: in one
@@ -25,16 +24,16 @@ impl Segments {
     /// them. Returns its segment; `None`: no space now.
     pub(super) fn push_one_sided(
         &mut self,
-        (pool, slot): (&mut SegmentPool, u32),
+        pool: &mut SegmentPool,
         pieces: [&[u8]; 2],
         payload: usize,
         hint: Hint,
         is_long: bool,
-    ) -> Option<Id> {
+    ) -> Option<SegmentId> {
         let head = pieces[0].len() + pieces[1].len();
         let length = head + payload;
-        let id = self.push_for(pool, slot, length, hint, is_long)?;
-        let pushed = debug_assert_some!(pool.get_mut(id), "the segment was just pushed to");
+        let id = self.push_for(pool, length, hint, is_long)?;
+        let pushed = debug_assert_some!(self.segment_mut(id), "the segment was just pushed to");
         let room = pushed?.push(length);
         let (first, second) = room[..head].split_at_mut(pieces[0].len());
         first.copy_from_slice(pieces[0]);

@@ -210,8 +210,8 @@ impl SessionOneSided {
     /// Tries to stage its operation `id`, which [`Core::poll_waiting`] returned.
     pub(in crate::proto) fn stage_request<'a>(
         &mut self,
-        cx: Cx<'a>,
-        segments: &mut Segments,
+        cx: Cx<'_>,
+        segments: &'a mut Segments,
         id: Id,
     ) -> Staged<'a> {
         let Cx { slot, shared: SharedState { operations, peers, pool, ready, config, .. } } = cx;
@@ -267,8 +267,8 @@ impl SessionOneSided {
         let pieces = [&head[..extra], &asking.operands];
         let is_long = form.payload as u64 > short;
         let (payload, hint) = (form.payload, operation.hint);
-        let staged = segments.push_one_sided((pool, slot), pieces, payload, hint, is_long);
-        let Some(segment) = staged.and_then(|id| pool.get_mut(id)) else {
+        let staged = segments.push_one_sided(pool, pieces, payload, hint, is_long);
+        let Some(segment) = staged.and_then(|id| segments.segment_mut(id)) else {
             // Acknowledgements and sent segments resume it.
             ready.remove(slot, Work::Stage);
             return Staged::Blocked;
@@ -304,12 +304,12 @@ impl Session {
     /// Fast path: reserves space for a put to endpoint `target` that completes when it is staged.
     /// `None`: use the general path.
     #[inline]
-    pub(crate) fn stage_put_now<'a>(
+    pub(crate) fn stage_put_now(
         &mut self,
-        cx: Cx<'a>,
+        cx: Cx<'_>,
         target: u16,
         request: &OneSidedRequest,
-    ) -> Option<&'a mut [u8]> {
+    ) -> Option<&mut [u8]> {
         let Cx { slot, shared: SharedState { config, pool, ready, .. } } = cx;
         if !self.is_plain_put(config, request) || self.one_sided.waiting_count() > 0 {
             return None;
@@ -327,7 +327,7 @@ impl Session {
             operation: 0.into(),
         };
         let segments = &mut self.segments;
-        let room = stage_put(segments, pool, slot, &header, request.hint)?;
+        let room = stage_put(segments, pool, &header, request.hint)?;
         ready.add(slot, Work::Flush);
         Some(room)
     }

@@ -10,7 +10,7 @@ use super::super::receive::{LongMatch, LongMatched};
 use super::super::regions::{Access, Granted, Refusal, Regions};
 use super::super::rendezvous::Offered;
 use super::super::rendezvous::serving::Serving;
-use super::super::segments::Segments;
+use super::super::segments::{SegmentId, Segments};
 use super::super::send::Staged;
 use super::super::session::{ControlFrame, Session, ShortReply};
 use super::super::table::Id;
@@ -237,7 +237,7 @@ impl SessionOneSided {
         segments: &mut Segments,
         id: Id,
         to: u64,
-    ) -> Option<(Id, ReplyForm)> {
+    ) -> Option<(SegmentId, ReplyForm)> {
         let found = cx.shared.operations.get_mut(id);
         let operation = debug_assert_some!(found, "what waits has not ended")?;
         let (length, hint) = (operation.length, operation.hint);
@@ -269,7 +269,7 @@ impl SessionOneSided {
         const _: () = assert!(REPLY_RTS_BYTES >= REPLY_HEADER_BYTES);
         let header = if is_whole { reply.as_bytes() } else { rts.as_bytes() };
         let is_long = payload as u64 > short;
-        let pool = (&mut cx.shared.pool, cx.slot);
+        let pool = &mut cx.shared.pool;
         let segment = segments.push_one_sided(pool, [header, &[]], payload, hint, is_long)?;
         if !is_whole {
             operation.state = OperationState::Serving(Serving::new(is_located));
@@ -376,12 +376,7 @@ impl Session {
     }
 
     /// Tries to stage the data of reply `id` to operation `to` of the peer.
-    pub(in crate::proto) fn stage_reply<'a>(
-        &mut self,
-        mut cx: Cx<'a>,
-        id: Id,
-        to: u64,
-    ) -> Staged<'a> {
+    pub(in crate::proto) fn stage_reply(&mut self, mut cx: Cx<'_>, id: Id, to: u64) -> Staged<'_> {
         let staged = self.one_sided.stage_reply(&mut cx, &mut self.segments, id, to);
         let Some((segment, form)) = staged else {
             // Acknowledgements and sent segments resume it.
@@ -391,7 +386,7 @@ impl Session {
         if let ReplyForm::Whole(_) = form {
             self.remove_operation(&mut cx, id);
         }
-        let segment = cx.shared.pool.get_mut(segment);
+        let segment = self.segments.segment_mut(segment);
         let Some(segment) = debug_assert_some!(segment, "the segment was just pushed") else {
             return Staged::Blocked;
         };

@@ -51,7 +51,7 @@ impl PathTable {
         // Usually nothing waits.
         let waiting = core.session(slot).filter(|session| session.segments.is_waiting());
         waiting.zip(self.of(slot)).is_some_and(|(session, paths)| {
-            let waiting_bytes = session.segments.waiting_bytes(core.shared().pool());
+            let waiting_bytes = session.segments.waiting_bytes();
             // A ring takes all segments built for datagrams.
             let primary = paths.primary.as_deref().filter(|_| !paths.has_ring);
             primary.is_some_and(|path| waiting_bytes > path.packets().payload_bytes_max())
@@ -88,12 +88,12 @@ impl PathTable {
         core: &'a mut Core,
         slot: u32,
     ) -> Option<LonePacket<'a>> {
-        let (paths, session, PathCx { cx, .. }) = self.enter(core, slot)?;
+        let (paths, session, _) = self.enter(core, slot)?;
         let path = paths.primary.as_deref_mut()?;
         if !path.may_transmit_lone() {
             return None;
         }
-        Some(LonePacket { path, segment: session.lone_segment(cx)? })
+        Some(LonePacket { path, segment: session.lone_segment()? })
     }
 
     /// Completes the transmission of a path: acknowledgements may be applied, and its timer is set

@@ -22,6 +22,7 @@ use super::super::context::Cx;
 use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::ready::Work;
+use super::super::segments::SegmentId;
 use super::super::session::Session;
 use super::super::table::Id;
 use super::SessionRendezvous;
@@ -167,7 +168,7 @@ impl Cx<'_> {
 impl Session {
     /// Stages one segment with the next granted bytes. Returns the send, the offset, the segment
     /// and the length. `None`: there is no space, or nothing is granted.
-    fn push_data(&mut self, cx: &mut Cx<'_>) -> Option<(Id, u64, Id, usize)> {
+    fn push_data(&mut self, cx: &mut Cx<'_>) -> Option<(Id, u64, SegmentId, usize)> {
         let range = self.next_granted(cx, Parts::Data)?;
         let QueuedRange { operation, receive_operation, offset, length, .. } = range;
         let segments = &mut self.segments;
@@ -178,7 +179,7 @@ impl Session {
         let room = segments.frame_bytes_max() - DATA_HEADER_BYTES;
         let length = room.min(length as usize);
         let whole = DATA_HEADER_BYTES + length;
-        let segment = segments.push_alone(&mut cx.shared.pool, cx.slot, whole)?;
+        let segment = segments.push_alone(&mut cx.shared.pool, whole)?;
         self.rendezvous.note_sent(cx, Parts::Data, length);
         let header = Data {
             kind: frame::KIND_DATA,
@@ -188,7 +189,7 @@ impl Session {
             receive_operation: receive_operation.into(),
             offset: offset.into(),
         };
-        let pushed = cx.shared.pool.get_mut(segment);
+        let pushed = segments.segment_mut(segment);
         let head = debug_assert_some!(pushed, "the segment was just pushed")?.newest(whole);
         head[..DATA_HEADER_BYTES].copy_from_slice(header.as_bytes());
         cx.add_work(Work::Flush);
@@ -222,7 +223,8 @@ impl Core {
         while let Some(slot) = self.shared.ready.latest(Work::Data) {
             let staged = self.with(slot, |it, mut cx| it.push_data(&mut cx)).flatten();
             if let Some((operation, offset, segment, length)) = staged {
-                let segment = self.shared.pool.get_mut(segment);
+                let session = self.sessions.at_mut(slot as usize)?;
+                let segment = session.segments.segment_mut(segment);
                 let segment = debug_assert_some!(segment, "the segment was just pushed")?;
                 return Some(StagedData { operation, offset, room: segment.newest(length) });
             }

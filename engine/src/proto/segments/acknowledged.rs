@@ -2,9 +2,9 @@
 
 use super::super::effects::{Effects, Ended};
 use super::super::operation::{Operation, OperationState};
-use super::super::table::Id;
 use super::Segments;
-use super::segment::{Place, SegmentBuffer, SegmentPool};
+use super::segment::{Place, SegmentBuffer};
+use super::slots::SegmentId;
 use super::uncommon::Uncommon;
 use super::window::is_before;
 use crate::proto::context::Cx;
@@ -22,24 +22,19 @@ impl Segments {
     }
 
     /// Removes a sent segment; [`Session::end_segment`] ends it.
-    pub(in crate::proto) fn take_segment(
-        &mut self,
-        pool: &mut SegmentPool,
-        id: Id,
-    ) -> Option<Box<SegmentBuffer>> {
-        let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
+    pub(in crate::proto) fn take_segment(&mut self, id: SegmentId) -> Option<Box<SegmentBuffer>> {
+        let was_lost = self.slots.get(id).filter(|segment| segment.place == Place::Lost);
         if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
             // An earlier packet arrived; the lost one may have been the only one with current
             // credit.
-            let list = if is_long { &mut self.long } else { &mut self.lost };
-            list.unlink(pool, id);
+            let queue = if is_long { &mut self.long } else { &mut self.lost };
+            queue.unlink(&mut self.slots, id);
             if !planted!(LoseLimits) {
                 self.note_update_due();
             }
         }
-        self.outstanding.unlink(pool, id);
-        self.advance_base(pool);
-        let segment = pool.take(id)?;
+        let segment = self.slots.take(id)?;
+        self.advance_base();
         if segment.is_long {
             self.long_held -= 1;
             self.long_delivered += segment.bytes as u64;
@@ -57,10 +52,9 @@ impl Session {
         token: u64,
         effects: &mut impl Effects,
     ) {
-        let id = Id::from_u64(token);
-        let was_sent = cx.shared.pool.get(id).is_some_and(|segment| {
-            segment.session == cx.slot && matches!(segment.place, Place::Flying | Place::Lost)
-        });
+        let id = SegmentId::from_token(token);
+        let segment = self.segments.slots.get(id);
+        let was_sent = segment.is_some_and(|it| matches!(it.place, Place::Flying | Place::Lost));
         if was_sent {
             self.release_segment(&mut cx, id, effects);
         }
@@ -81,9 +75,8 @@ impl Session {
             && !self.one_sided.has_ready()
             && shortcut!("acknowledged segments that only hold memory");
         let segments = &mut self.segments;
-        let pool = &mut cx.shared.pool;
         loop {
-            let oldest = segments.outstanding.oldest(pool);
+            let oldest = segments.slots.oldest();
             let Some(segment) = oldest.filter(|it| segments.is_acked(it, ack)) else { return };
             let is_plain = is_plain
                 && segment.place == Place::Flying
@@ -92,10 +85,10 @@ impl Session {
             if !is_plain {
                 break;
             }
-            if let Some(segment) = segments.outstanding.take_oldest(pool) {
-                pool.recycle(segment);
+            if let Some(segment) = segments.slots.take_oldest() {
+                cx.shared.pool.recycle(segment);
             }
-            segments.advance_base(pool);
+            segments.advance_base();
         }
         self.release_acked(cx, ack, effects);
     }
@@ -103,16 +96,15 @@ impl Session {
     /// Completes [`Self::handle_frame_ack`] where sends or credit depend on the segments.
     #[inline(never)]
     fn release_acked(&mut self, cx: &mut Cx<'_>, ack: u32, effects: &mut impl Effects) {
-        while let pool = &cx.shared.pool
-            && let Some(id) = self.segments.outstanding.first(pool)
-            && pool.get(id).is_some_and(|segment| self.segments.is_acked(segment, ack))
+        while let Some(id) = self.segments.slots.oldest_id()
+            && self.segments.slots.get(id).is_some_and(|it| self.segments.is_acked(it, ack))
         {
             self.release_segment(cx, id, effects);
         }
     }
 
-    fn release_segment(&mut self, cx: &mut Cx<'_>, id: Id, effects: &mut impl Effects) {
-        if let Some(segment) = self.segments.take_segment(&mut cx.shared.pool, id) {
+    fn release_segment(&mut self, cx: &mut Cx<'_>, id: SegmentId, effects: &mut impl Effects) {
+        if let Some(segment) = self.segments.take_segment(id) {
             self.end_segment(cx, segment, effects);
         }
     }

@@ -11,8 +11,8 @@ use crate::proto::ready::Work;
 
 impl Segments {
     /// Sets the length of new segments to what their transport takes: a ring takes any.
-    fn fit_segments(&mut self, pool: &mut SegmentPool, config: &Config) {
-        self.close_open(pool);
+    fn fit_segments(&mut self, pool: &SegmentPool, config: &Config) {
+        self.close_open();
         self.segment_bytes =
             if self.able.has_ring { pool.buffer_bytes() } else { self.path_bytes as usize };
         self.protocol = SendProtocol::of(self.able, self.segment_bytes, config);
@@ -29,7 +29,7 @@ impl Segments {
     pub(crate) fn set_segment_bytes(&mut self, cx: Cx<'_>, segment_bytes: usize) {
         if self.is_established() {
             self.path_bytes = cx.shared.pool.clamp(segment_bytes) as u32;
-            self.fit_segments(&mut cx.shared.pool, &cx.shared.config);
+            self.fit_segments(&cx.shared.pool, &cx.shared.config);
         }
     }
 
@@ -57,7 +57,7 @@ impl Session {
         let segment_bytes = cx.shared.pool.clamp(segment_bytes);
         segments.path_bytes = segment_bytes as u32;
         segments.unsent_max = unsent_max(segment_bytes, &cx.shared.config);
-        segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
+        segments.fit_segments(&cx.shared.pool, &cx.shared.config);
     }
 
     /// Sets whether messages that do not fit a datagram use the session's stream. Segments already
@@ -92,7 +92,7 @@ impl Core {
         let before = segments.able;
         let (has_ring, takes_pieces) = (ring.is_some(), piece_ring.is_some());
         segments.able = Capabilities { has_ring, takes_pieces, ..before };
-        segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
+        segments.fit_segments(&cx.shared.pool, &cx.shared.config);
         if before.takes_pieces != takes_pieces && session.has_waiting() {
             // Waiting sends may have another transport now.
             cx.add_work(Work::Stage);

@@ -39,6 +39,7 @@ mod protocol;
 mod received;
 mod room;
 pub(crate) mod segment;
+mod slots;
 mod split;
 mod staging;
 mod stream;
@@ -53,7 +54,8 @@ use std::mem::offset_of;
 use self::order::Chain;
 use self::protocol::Capabilities;
 use self::received::Received;
-use self::segment::{List, Order, SegmentPool};
+use self::segment::{SegmentBuffer, SegmentPool};
+use self::slots::{SegmentQueue, SegmentSlots};
 use self::uncommon::Uncommon;
 use super::context::{Cx, SharedState};
 use super::control_frame::ControlFrame;
@@ -70,6 +72,7 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 pub(crate) use self::outgoing::{Asks, Lone, Outgoing, append_segment};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
+pub(crate) use self::slots::SegmentId;
 pub(crate) use self::split::{split_checked, split_segment};
 pub(crate) use self::staging::{stage_in_segment, stage_put};
 pub(super) use self::transport::Transport;
@@ -134,17 +137,17 @@ pub(crate) struct Segments {
     chain: Chain,
 
     /// All segments.
-    outstanding: List,
+    slots: SegmentSlots,
     /// Segments to be retransmitted.
-    lost: List,
+    lost: SegmentQueue,
     /// Segments to be sent that hold control frames.
-    urgent: List,
+    urgent: SegmentQueue,
     /// Other segments to be sent.
-    ready: List,
+    ready: SegmentQueue,
     /// Bulk data, sent when nothing else waits.
-    slow: List,
+    slow: SegmentQueue,
     /// Long segments, to be sent on the stream.
-    long: List,
+    long: SegmentQueue,
     /// Bytes of acknowledged long segments.
     long_delivered: u64,
     /// Control frames that are not in a segment yet. Some may wait before the session begins.
@@ -164,7 +167,7 @@ const _: () = {
 /// The segment that takes more frames.
 #[derive(Clone, Copy, Debug)]
 struct OpenSegment {
-    id: Id,
+    id: SegmentId,
     /// Bytes that are free for frames.
     room: usize,
 }
@@ -199,12 +202,12 @@ impl Segments {
             update_due: false,
             ack_awaited: false,
             control: LateQueue::default(),
-            outstanding: List::new(Order::Frames),
-            lost: List::new(Order::Queue),
-            urgent: List::new(Order::Queue),
-            ready: List::new(Order::Queue),
-            slow: List::new(Order::Queue),
-            long: List::new(Order::Queue),
+            slots: SegmentSlots::new(),
+            lost: SegmentQueue::new(),
+            urgent: SegmentQueue::new(),
+            ready: SegmentQueue::new(),
+            slow: SegmentQueue::new(),
+            long: SegmentQueue::new(),
             long_held: 0,
             long_delivered: 0,
             header_only: [0; SEGMENT_HEADER_BYTES],
@@ -235,6 +238,7 @@ impl Segments {
         let advised_from = if is_loopback { None } else { config.advised_from() };
         let received = self.received.successor(config.hash_seed, windows);
         *self = Self {
+            slots: self.slots.successor(),
             // Sends and control frames may have been queued before.
             uncommon: Uncommon::WAITING.union(Uncommon::CONTROL),
             control: std::mem::take(&mut self.control),
@@ -260,19 +264,16 @@ impl Segments {
             return;
         }
         let pool = &mut shared.pool;
-        while let Some(id) = self.outstanding.first(pool) {
-            self.outstanding.unlink(pool, id);
-            if planted!(LeakSegments) {
-                continue;
-            }
-            if let Some(segment) = pool.take(id) {
+        while let Some(segment) = self.slots.take_oldest() {
+            if !planted!(LeakSegments) {
                 pool.recycle(segment);
             }
         }
         self.received.drop_early(&mut shared.unexpected);
         let received = self.received.successor(0, *self.received.credits());
         let final_ack = std::mem::take(&mut self.final_ack);
-        *self = Self { final_ack, ..Self::new(0, received) };
+        let slots = self.slots.successor();
+        *self = Self { final_ack, slots, ..Self::new(0, received) };
     }
 
     /// Returns whether the session is established.
@@ -390,9 +391,9 @@ impl Segments {
     }
 
     /// Returns whether the peer has acknowledged all frames before `end`.
-    pub(in crate::proto) fn has_acked_before(&self, pool: &SegmentPool, end: u32) -> bool {
-        debug_assert!(self.is_base_current(pool));
-        self.outstanding.len() == 0 || !window::is_before(self.base, end)
+    pub(in crate::proto) fn has_acked_before(&self, end: u32) -> bool {
+        debug_assert!(self.is_base_current());
+        self.slots.len() == 0 || !window::is_before(self.base, end)
     }
 
     /// Returns the first frame that the peer has not acknowledged.
@@ -401,8 +402,8 @@ impl Segments {
     }
 
     /// Requests an early acknowledgement of unacknowledged frames: send `id` waits for it.
-    pub(in crate::proto) fn request_early_ack(&mut self, pool: &mut SegmentPool, id: Id) {
-        if self.outstanding.len() == 0 {
+    pub(in crate::proto) fn request_early_ack(&mut self, id: Id) {
+        if self.slots.len() == 0 {
             return;
         }
         let is_lossless = self.able.has_ring || !self.able.has_datagrams;
@@ -411,7 +412,7 @@ impl Segments {
         if is_lossless {
             self.note_update_due();
         }
-        let newest = self.outstanding.last(pool).and_then(|newest| pool.get_mut(newest));
+        let newest = self.slots.newest().and_then(|newest| self.slots.get_mut(newest));
         if let Some(segment) = newest {
             segment.operations.push(id);
         }
@@ -476,7 +477,7 @@ impl Segments {
 
     /// Returns whether the peer has acknowledged everything, and nothing waits.
     pub(in crate::proto) fn is_acknowledged(&self) -> bool {
-        self.control.is_empty() && self.outstanding.len() == 0
+        self.control.is_empty() && self.slots.len() == 0
     }
 
     /// Returns whether a frame waits for its first transmission, or for another one.
@@ -494,7 +495,7 @@ impl Segments {
     /// appended to the bytes for the control connection.
     pub(in crate::proto) fn is_last_under_way(&self) -> bool {
         let is_under_way =
-            if self.has_datagrams() { self.outstanding.len() <= 1 } else { !self.has_unsent() };
+            if self.has_datagrams() { self.slots.len() <= 1 } else { !self.has_unsent() };
         self.control.is_empty() && is_under_way
     }
 
@@ -502,16 +503,22 @@ impl Segments {
     /// the peer has not acknowledged all of it.
     ///
     /// RR-END-5.
-    pub(in crate::proto) fn may_lose_completed(&self, pool: &SegmentPool) -> bool {
-        let first = self.outstanding.first(pool);
-        let mut outstanding = std::iter::successors(first, |&id| self.outstanding.next(pool, id));
-        outstanding.any(|id| pool.get(id).is_some_and(|segment| segment.completes_unacked))
+    pub(in crate::proto) fn may_lose_completed(&self) -> bool {
+        let mut segments = self.slots.ids().filter_map(|id| self.slots.get(id));
+        segments.any(|segment| segment.completes_unacked)
+    }
+
+    /// Returns an unacknowledged segment, mutable.
+    #[inline]
+    pub(in crate::proto) fn segment_mut(&mut self, id: SegmentId) -> Option<&mut SegmentBuffer> {
+        self.slots.get_mut(id)
     }
 
     /// Frees memory that an idle session does not need.
     pub(in crate::proto) fn shrink(&mut self) {
         self.control.shrink();
-        if self.is_established() && self.outstanding.len() == 0 {
+        if self.is_established() && self.slots.len() == 0 {
+            self.slots.shrink();
             self.chain.shrink(self.next_frame);
             self.received.shrink();
         }
@@ -522,14 +529,14 @@ impl Segments {
 impl Segments {
     /// Returns the number of unacknowledged segments.
     pub(crate) fn outstanding(&self) -> usize {
-        self.outstanding.len()
+        self.slots.len()
     }
 
     /// Returns whether nothing is unacknowledged and no received frame is buffered.
     pub(crate) fn is_at_rest(&self) -> bool {
-        let lists =
-            [&self.outstanding, &self.lost, &self.urgent, &self.ready, &self.slow, &self.long];
-        lists.iter().all(|list| list.len() == 0)
+        let queues = [&self.lost, &self.urgent, &self.ready, &self.slow, &self.long];
+        queues.iter().all(|queue| queue.len() == 0)
+            && self.slots.len() == 0
             && self.open.is_none()
             && self.received.is_in_order()
     }

@@ -5,8 +5,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::super::context::Cx;
 use super::super::packet;
 use super::super::session::{ControlFrame, Session};
-use super::super::table::Id;
-use super::segment::{List, Place, SegmentBuffer, SegmentPool};
+use super::segment::{Place, SegmentPool};
+use super::slots::{SegmentId, SegmentQueue, SegmentSlots};
 use super::uncommon::Uncommon;
 use super::window::is_before;
 use super::{OpenSegment, Segments};
@@ -48,8 +48,11 @@ pub(crate) enum Asks {
 /// The only segment that a session has to send.
 pub(crate) struct Lone<'a> {
     segments: &'a mut Segments,
-    segment: &'a mut SegmentBuffer,
-    token: u64,
+    id: SegmentId,
+    /// Its length, header included.
+    bytes: usize,
+    /// A user's send waits for its acknowledgement.
+    is_awaited: bool,
 }
 
 impl<'a> Lone<'a> {
@@ -63,31 +66,27 @@ impl<'a> Lone<'a> {
     /// Takes it, for a lane that does not acknowledge.
     #[inline(always)]
     pub(crate) fn take(self) -> Outgoing<'a> {
-        let Self { segments, segment, token } = self;
+        let Self { segments, id, is_awaited, .. } = self;
         segments.open = None;
-        let is_awaited = !segment.operations.is_empty();
         let asks = segments.asks_when_awaited(is_awaited, true);
-        segment.place = Place::Flying;
-        let bytes = segment.seal(segments.header(asks));
-        Outgoing { token, bytes, is_last: true, is_awaited }
+        let bytes = segments.seal_first(id, asks);
+        Outgoing { token: id.to_token(), bytes, is_last: true, is_awaited }
     }
 }
 
 impl packet::PayloadSource for Lone<'_> {
     #[inline]
     fn waiting_bytes(&self) -> usize {
-        self.segment.bytes
+        self.bytes
     }
 
     #[inline(always)]
     fn fill(&mut self, room: &mut [u8]) -> Option<packet::Filled> {
-        let room = room.get_mut(..self.segment.bytes)?;
-        let header = self.segments.header(false);
+        let room = room.get_mut(..self.bytes)?;
         self.segments.open = None;
-        self.segment.place = Place::Flying;
-        room.copy_from_slice(self.segment.seal(header));
-        let ack_now = !self.segment.operations.is_empty();
-        Some(packet::Filled { token: self.token, bytes: room.len(), ack_now })
+        room.copy_from_slice(self.segments.seal_first(self.id, false));
+        let (token, bytes) = (self.id.to_token(), room.len());
+        Some(packet::Filled { token, bytes, ack_now: self.is_awaited })
     }
 
     fn fill_again(&mut self, _: u64, _: &mut [u8]) -> Option<packet::Filled> {
@@ -95,28 +94,33 @@ impl packet::PayloadSource for Lone<'_> {
     }
 }
 
-/// Result of a list's search for a segment to send.
+/// Result of a queue's search for a segment to send.
 enum Pick {
-    Found(Id),
+    Found(SegmentId),
     /// The first needs more space; send it in another datagram.
     Wait,
     Nothing,
 }
 
-/// Takes the first segment of a list that fits.
-fn pick(list: &mut List, pool: &mut SegmentPool, room_bytes: usize, segment_bytes: usize) -> Pick {
-    let mut at = list.first(pool);
+/// Takes the first segment of a queue that fits.
+fn pick(
+    queue: &mut SegmentQueue,
+    slots: &mut SegmentSlots,
+    room_bytes: usize,
+    segment_bytes: usize,
+) -> Pick {
+    let mut at = queue.first();
     while let Some(id) = at {
-        let bytes = pool.get(id).map_or(usize::MAX, |segment| segment.bytes);
+        let bytes = slots.get(id).map_or(usize::MAX, |segment| segment.bytes);
         if bytes <= room_bytes {
-            list.unlink(pool, id);
+            queue.unlink(slots, id);
             return Pick::Found(id);
         }
         // Segments built for longer datagrams wait for another lane, and are overtaken.
         if bytes <= segment_bytes {
             return Pick::Wait;
         }
-        at = list.next(pool, id);
+        at = queue.next(slots, id);
     }
     Pick::Nothing
 }
@@ -124,14 +128,9 @@ fn pick(list: &mut List, pool: &mut SegmentPool, room_bytes: usize, segment_byte
 impl Segments {
     /// Stages control frames as far as there is space, and calls `staged` with each of them.
     #[inline]
-    fn stage_controls(
-        &mut self,
-        pool: &mut SegmentPool,
-        slot: u32,
-        mut staged: impl FnMut(&ControlFrame),
-    ) {
+    fn stage_controls(&mut self, pool: &mut SegmentPool, mut staged: impl FnMut(&ControlFrame)) {
         while let Some(&control) = self.control.front()
-            && self.stage_control(pool, slot, &control)
+            && self.stage_control(pool, &control)
         {
             self.control.pop_front();
             staged(&control);
@@ -139,42 +138,45 @@ impl Segments {
     }
 
     /// RR-CREDIT-3
-    fn stage_control(&mut self, pool: &mut SegmentPool, slot: u32, control: &ControlFrame) -> bool {
+    fn stage_control(&mut self, pool: &mut SegmentPool, control: &ControlFrame) -> bool {
         let bytes = control.as_frame();
         // An acknowledgement makes space.
-        if self.outstanding.len() > 0 && rare!("no space to stage a control frame in", 20) {
+        if self.slots.len() > 0 && rare!("no space to stage a control frame in", 20) {
             return false;
         }
-        let Some(pushed) = self.push(pool, slot, bytes.len(), true) else { return false };
-        pushed.segment.push(bytes.len()).copy_from_slice(bytes);
+        let Some(pushed) = self.push(pool, bytes.len(), true) else { return false };
+        let segment = debug_assert_some!(self.slots.at_mut(pushed.id), "it was just pushed to");
+        if let Some(segment) = segment {
+            segment.push(bytes.len()).copy_from_slice(bytes);
+        }
         true
     }
 
     /// Selects the segment to send next, lost ones first.
     #[inline]
-    fn next(&mut self, pool: &mut SegmentPool, room_bytes: usize) -> Option<Id> {
+    fn next(&mut self, room_bytes: usize) -> Option<SegmentId> {
         let segment_bytes = self.segment_bytes;
         // A single segment is not queued.
         if !self.is_queued()
             && let Some(OpenSegment { id, .. }) = self.open
-            && pool.get(id).is_some_and(|segment| segment.bytes <= room_bytes)
+            && self.slots.get(id).is_some_and(|segment| segment.bytes <= room_bytes)
             && shortcut!("the open segment without a queue")
         {
             self.open = None;
             return Some(id);
         }
-        match pick(&mut self.lost, pool, room_bytes, segment_bytes) {
+        match pick(&mut self.lost, &mut self.slots, room_bytes, segment_bytes) {
             Pick::Found(id) => return Some(id),
             Pick::Wait => return None,
             Pick::Nothing => {}
         }
-        let open = self.open.and_then(|open| pool.get(open.id));
+        let open = self.open.and_then(|open| self.slots.get(open.id));
         let is_urgent = open.is_some_and(|segment| segment.is_urgent);
         if is_urgent || self.urgent.len() + self.ready.len() == 0 {
-            self.close_open(pool);
+            self.close_open();
         }
-        for list in [&mut self.urgent, &mut self.ready, &mut self.slow] {
-            match pick(list, pool, room_bytes, segment_bytes) {
+        for queue in [&mut self.urgent, &mut self.ready, &mut self.slow] {
+            match pick(queue, &mut self.slots, room_bytes, segment_bytes) {
                 Pick::Found(id) => return Some(id),
                 Pick::Wait => return None,
                 Pick::Nothing => {}
@@ -203,40 +205,40 @@ impl Segments {
     }
 
     /// Returns a waiting segment: the one to send next if it is not the open one.
-    fn first_waiting(&self, pool: &SegmentPool) -> Option<Id> {
+    fn first_waiting(&self) -> Option<SegmentId> {
         if !self.is_queued() {
             return self.open.map(|open| open.id);
         }
         let queues = [&self.lost, &self.urgent, &self.ready];
-        let first = queues.into_iter().find_map(|list| list.first(pool));
+        let first = queues.into_iter().find_map(SegmentQueue::first);
         // Bulk data is sent when nothing else waits.
-        first.or(self.open.map(|open| open.id)).or_else(|| self.slow.first(pool))
+        first.or(self.open.map(|open| open.id)).or_else(|| self.slow.first())
     }
 
     /// Returns the long segment to send next.
-    pub(super) fn next_long(&mut self, pool: &mut SegmentPool) -> Option<Id> {
-        let id = self.long.first(pool)?;
-        self.long.unlink(pool, id);
+    pub(super) fn next_long(&mut self) -> Option<SegmentId> {
+        let id = self.long.first()?;
+        self.long.unlink(&mut self.slots, id);
         Some(id)
     }
 
     /// Returns whether the first long segment has frames before those of all others that wait: a
     /// stream that carries both kinds carries them in their order, so that a receiver buffers
     /// nothing, and neither waits for long.
-    fn is_long_next(&self, pool: &SegmentPool) -> bool {
-        let Some(long) = self.long.first(pool).and_then(|id| pool.get(id)) else { return false };
-        let waiting = self.first_waiting(pool).and_then(|id| pool.get(id));
+    fn is_long_next(&self) -> bool {
+        let Some(long) = self.long.first().and_then(|id| self.slots.get(id)) else { return false };
+        let waiting = self.first_waiting().and_then(|id| self.slots.get(id));
         waiting.is_none_or(|it| is_before(long.first_frame, it.first_frame) && !it.is_urgent)
     }
 
     /// RR-DGRAM-3
-    fn mark_lost(&mut self, pool: &mut SegmentPool, id: Id) {
-        if let Some(segment) = pool.get_mut(id)
+    fn mark_lost(&mut self, id: SegmentId) {
+        if let Some(segment) = self.slots.get_mut(id)
             && segment.place == Place::Flying
         {
             segment.place = Place::Lost;
-            let list = if segment.is_long { &mut self.long } else { &mut self.lost };
-            list.push_back(pool, id);
+            let queue = if segment.is_long { &mut self.long } else { &mut self.lost };
+            queue.push_back(&mut self.slots, id);
             self.uncommon.add(Uncommon::QUEUED);
         }
     }
@@ -277,14 +279,13 @@ impl Session {
         if !self.segments.is_established() {
             return None;
         }
-        let pool = &mut cx.shared.pool;
-        self.segments.stage_controls(pool, cx.slot, |control| {
+        self.segments.stage_controls(&mut cx.shared.pool, |control| {
             self.one_sided.note_staged(control);
         });
         let is_stream = room_bytes == usize::MAX;
-        let next = match is_stream && self.segments.is_long_next(pool) {
-            true => self.segments.next_long(pool),
-            false => self.segments.next(pool, room_bytes),
+        let next = match is_stream && self.segments.is_long_next() {
+            true => self.segments.next_long(),
+            false => self.segments.next(room_bytes),
         };
         if next.is_some() {
             if self.has_waiting() {
@@ -294,20 +295,21 @@ impl Session {
         } else if !self.segments.has_update() || room_bytes < SEGMENT_HEADER_BYTES {
             return None;
         }
-        self.segments.seal_next(&mut cx.shared.pool, next, is_stream, asks)
+        self.segments.seal_next(&cx.shared.pool, next, is_stream, asks)
     }
 
     /// Returns the segment that was staged last, if nothing else waits. `None`: more waits, or
     /// [`Self::poll_segment`] has other work to do.
     #[inline(always)]
-    pub(crate) fn lone_segment<'a>(&'a mut self, cx: Cx<'a>) -> Option<Lone<'a>> {
+    pub(crate) fn lone_segment(&mut self) -> Option<Lone<'_>> {
         let is_lone = self.is_free_of(Uncommon::SENDING)
             && !self.one_sided.has_ready()
             && shortcut!("a single segment");
         let segments = &mut self.segments;
         let OpenSegment { id, .. } = segments.open.filter(|_| is_lone)?;
-        let segment = cx.shared.pool.get_mut(id)?;
-        Some(Lone { segments, segment, token: id.to_u64() })
+        let segment = segments.slots.at_mut(id)?;
+        let (bytes, is_awaited) = (segment.bytes, !segment.operations.is_empty());
+        Some(Lone { segments, id, bytes, is_awaited })
     }
 
     /// Returns the next segment for the control connection while that carries all of them, and
@@ -332,7 +334,7 @@ impl Session {
         into: &mut Vec<u8>,
         takes_long: bool,
     ) -> bool {
-        if !takes_long && self.segments.is_long_next(&cx.shared.pool) {
+        if !takes_long && self.segments.is_long_next() {
             return false;
         }
         let Some((segment, has_checksums)) = self.poll_segment_for_stream(cx) else {
@@ -351,7 +353,7 @@ impl Session {
         if !self.fences.is_empty() {
             self.segments.questions_mut().ask();
         }
-        self.segments.mark_token_lost(&mut cx, token);
+        self.segments.mark_token_lost(token);
         // Other sessions may have space.
         cx.add_work_last(Work::Flush);
     }
@@ -378,8 +380,8 @@ impl Segments {
     #[inline(always)]
     fn seal_next<'a>(
         &'a mut self,
-        pool: &'a mut SegmentPool,
-        next: Option<Id>,
+        pool: &SegmentPool,
+        next: Option<SegmentId>,
         is_stream: bool,
         asks: Asks,
     ) -> Option<Outgoing<'a>> {
@@ -389,7 +391,7 @@ impl Segments {
             Asks::Never => false,
             Asks::Always => true,
             Asks::WhenAwaited => {
-                let segment = next.and_then(|id| pool.get(id));
+                let segment = next.and_then(|id| self.slots.get(id));
                 let is_awaited = segment.is_some_and(|segment| !segment.operations.is_empty());
                 // Sends may wait for space.
                 let is_full = is_stream && !self.has_any_room(pool);
@@ -403,10 +405,20 @@ impl Segments {
             let (bytes, is_awaited) = (&self.header_only[..], false);
             return Some(Outgoing { token: UPDATE, bytes, is_last, is_awaited });
         };
-        let segment = pool.get_mut(id)?;
+        let segment = self.slots.get_mut(id)?;
         segment.place = Place::Flying;
-        let (token, is_awaited) = (id.to_u64(), !segment.operations.is_empty());
+        let (token, is_awaited) = (id.to_token(), !segment.operations.is_empty());
         Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
+    }
+
+    /// Writes the header of a segment that is sent for the first time; returns the segment.
+    #[inline(always)]
+    pub(super) fn seal_first(&mut self, id: SegmentId, asks_ack: bool) -> &[u8] {
+        let header = self.header(asks_ack);
+        let segment = debug_assert_some!(self.slots.at_mut(id), "it is sent for the first time");
+        let Some(segment) = segment else { return &[] };
+        segment.place = Place::Flying;
+        segment.seal(header)
     }
 
     /// Returns the header of a segment without frames.
@@ -437,37 +449,35 @@ impl Segments {
 
     /// Returns a sent segment for retransmission as a probe. `None`: it is acknowledged, or too
     /// long.
-    pub(crate) fn poll_segment_again<'a>(
-        &'a mut self,
-        cx: Cx<'a>,
+    pub(crate) fn poll_segment_again(
+        &mut self,
         token: u64,
         room_bytes: usize,
         asks_ack: bool,
-    ) -> Option<Outgoing<'a>> {
-        let id = Id::from_u64(token);
-        let pool = &mut cx.shared.pool;
-        let segment = pool.get(id).filter(|segment| segment.session == cx.slot)?;
+    ) -> Option<Outgoing<'_>> {
+        let id = SegmentId::from_token(token);
+        let segment = self.slots.get(id)?;
         if segment.bytes > room_bytes || !matches!(segment.place, Place::Flying | Place::Lost) {
             return None;
         }
         let is_lost = segment.place == Place::Lost;
         let header = self.header(asks_ack);
         if is_lost {
-            self.lost.unlink(pool, id);
+            self.lost.unlink(&mut self.slots, id);
         }
         let is_last = !self.waits();
-        let segment = pool.get_mut(id)?;
+        let segment = self.slots.get_mut(id)?;
         segment.place = Place::Flying;
         let is_awaited = !segment.operations.is_empty();
         Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
     }
 
     /// Returns an upper bound of the length of the next segment; 0: nothing waits.
-    pub(crate) fn waiting_bytes(&self, pool: &SegmentPool) -> usize {
+    pub(crate) fn waiting_bytes(&self) -> usize {
         if !self.is_established() {
             return 0;
         }
-        match self.first_waiting(pool).and_then(|id| pool.get(id)) {
+        match self.first_waiting().and_then(|id| self.slots.get(id)) {
             Some(segment) => segment.bytes,
             None if !self.control.is_empty() => self.segment_bytes,
             None if self.has_update() => SEGMENT_HEADER_BYTES,
@@ -484,8 +494,8 @@ impl Segments {
     }
 
     /// Closes the open segment, so that nothing is added to it.
-    pub(crate) fn close_segment(&mut self, cx: Cx<'_>) {
-        self.close_open(&mut cx.shared.pool);
+    pub(crate) fn close_segment(&mut self) {
+        self.close_open();
     }
 
     /// Handles the loss of the packet with this token. Its segment may have arrived in another
@@ -493,19 +503,18 @@ impl Segments {
     ///
     /// RR-DGRAM-3.
     pub(crate) fn handle_segment_lost(&mut self, mut cx: Cx<'_>, token: u64) {
-        self.mark_token_lost(&mut cx, token);
+        self.mark_token_lost(token);
         cx.add_work(Work::Flush);
     }
 
-    fn mark_token_lost(&mut self, cx: &mut Cx<'_>, token: u64) {
+    fn mark_token_lost(&mut self, token: u64) {
         if !self.is_established() {
             return;
         }
-        let pool = &mut cx.shared.pool;
-        let id = Id::from_u64(token);
-        if pool.get(id).is_some_and(|segment| segment.session == cx.slot) {
+        let id = SegmentId::from_token(token);
+        if self.slots.get(id).is_some() {
             if !planted!(ForgetLost) {
-                self.mark_lost(pool, id);
+                self.mark_lost(id);
             }
         } else if !planted!(LoseLimits) {
             self.note_update_due();
@@ -518,12 +527,9 @@ impl Segments {
         if !self.is_established() || planted!(ForgetResend) {
             return;
         }
-        let pool = &mut cx.shared.pool;
-        let mut at = self.outstanding.first(pool);
-        while let Some(id) = at {
-            at = self.outstanding.next(pool, id);
-            if !has_stream || pool.get(id).is_some_and(|segment| !segment.is_long) {
-                self.mark_lost(pool, id);
+        for id in self.slots.ids() {
+            if !has_stream || self.slots.get(id).is_some_and(|segment| !segment.is_long) {
+                self.mark_lost(id);
             }
         }
         self.update_due = false;

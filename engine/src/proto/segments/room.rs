@@ -2,12 +2,12 @@
 
 use super::protocol::Route;
 use super::segment::{LONG_PAYLOAD_BYTES, Place, SegmentBuffer, SegmentPool};
+use super::slots::SegmentId;
 use super::uncommon::Uncommon;
 use super::window::FRAMES_MAX;
 use super::{OpenSegment, Segments};
 use crate::proto::hint::Hint;
 use crate::proto::send::SendRequest;
-use crate::proto::table::Id;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 /// Frames of the window that are reserved for control frames.
@@ -20,28 +20,28 @@ const LONG_UNSENT_MAX: usize = 1;
 /// The same without datagrams, where they wait among short ones.
 const LONG_UNSENT_ALONE_MAX: usize = 4;
 
-/// Space for a frame, as found by [`Segments::push`].
-pub(super) struct Pushed<'a> {
+/// A frame, as added by [`Segments::push`].
+#[derive(Clone, Copy)]
+pub(super) struct Pushed {
     /// Its number.
     pub(super) frame: u32,
     /// All frames before this one are acknowledged.
     pub(super) base: u32,
     /// The segment that it is in.
-    pub(super) id: Id,
-    pub(super) segment: &'a mut SegmentBuffer,
+    pub(super) id: SegmentId,
 }
 
 impl Segments {
     /// Returns whether `base` is what the outstanding segments say.
-    pub(super) fn is_base_current(&self, pool: &SegmentPool) -> bool {
-        let oldest = self.outstanding.oldest(pool);
+    pub(super) fn is_base_current(&self) -> bool {
+        let oldest = self.slots.oldest();
         self.base == oldest.map_or(self.next_frame, |segment| segment.first_frame)
     }
 
     /// Notes that the oldest segment is another one, or there is none any more.
     #[inline]
-    pub(super) fn advance_base(&mut self, pool: &SegmentPool) {
-        let oldest = self.outstanding.oldest(pool);
+    pub(super) fn advance_base(&mut self) {
+        let oldest = self.slots.oldest();
         self.base = oldest.map_or(self.next_frame, |segment| segment.first_frame);
     }
 
@@ -69,16 +69,16 @@ impl Segments {
     }
 
     /// Returns the long segment opened last, if it is unsent and the next frame continues it.
-    fn long_open(&self, pool: &SegmentPool) -> Option<Id> {
-        let id = self.long.last(pool)?;
-        let segment = pool.get(id)?;
+    fn long_open(&self) -> Option<SegmentId> {
+        let id = self.long.last()?;
+        let segment = self.slots.get(id)?;
         let is_open = segment.place == Place::Ready && segment.end_frame() == self.next_frame;
         is_open.then_some(id)
     }
 
     /// Returns the space in that segment for one frame; 0: there is none.
-    pub(super) fn long_open_room(&self, pool: &SegmentPool) -> usize {
-        let open = self.long_open(pool).and_then(|id| pool.get(id));
+    pub(super) fn long_open_room(&self) -> usize {
+        let open = self.long_open().and_then(|id| self.slots.get(id));
         open.map_or(0, SegmentBuffer::room)
     }
 
@@ -92,42 +92,36 @@ impl Segments {
         let has_room = || {
             self.long.len() < unsent_max && pool.has_room_for_long(self.long_held as usize, length)
         };
-        frames < FRAMES_MAX - FRAMES_KEPT && (self.long_open_room(pool) >= length || has_room())
+        frames < FRAMES_MAX - FRAMES_KEPT && (self.long_open_room() >= length || has_room())
     }
 
     /// Reserves a frame of a message on the stream. `None`: no space now.
-    pub(super) fn push_long<'a>(
-        &mut self,
-        pool: &'a mut SegmentPool,
-        slot: u32,
-        length: usize,
-    ) -> Option<Pushed<'a>> {
+    pub(super) fn push_long(&mut self, pool: &mut SegmentPool, length: usize) -> Option<Pushed> {
         if !self.has_room_for_long(pool, length) {
             return None;
         }
-        debug_assert!(self.is_base_current(pool));
+        debug_assert!(self.is_base_current());
         let base = self.base;
-        let open = self.long_open(pool).filter(|_| self.long_open_room(pool) >= length);
+        let open = self.long_open().filter(|_| self.long_open_room() >= length);
         let id = open.unwrap_or_else(|| {
             // A segment's frames are consecutive.
-            self.close_open(pool);
-            let id = pool.open_long(slot, self.next_frame, length);
-            self.outstanding.push_back(pool, id);
-            self.long.push_back(pool, id);
+            self.close_open();
+            let id = self.slots.push(pool.take_long(self.next_frame, length));
+            self.long.push_back(&mut self.slots, id);
             self.uncommon.add(Uncommon::QUEUED);
             self.long_held += 1;
             id
         });
         let frame = self.take_number(base);
-        let segment = pool.get_mut(id)?;
+        let segment = debug_assert_some!(self.slots.at_mut(id), "the long segment is unsent")?;
         segment.place = Place::Ready;
-        Some(Pushed { frame, base, id, segment })
+        Some(Pushed { frame, base, id })
     }
 
     /// Returns the number of its segments that fit a datagram.
     #[inline]
     fn short_held(&self) -> usize {
-        self.outstanding.len() - self.long_held as usize
+        self.slots.len() - self.long_held as usize
     }
 
     /// Returns whether [`Self::push`] would find space.
@@ -168,15 +162,14 @@ impl Segments {
 
     /// Reserves a frame of `length` bytes, which fit a segment. `None`: no space now.
     #[inline(always)]
-    pub(super) fn push<'a>(
+    pub(super) fn push(
         &mut self,
-        pool: &'a mut SegmentPool,
-        slot: u32,
+        pool: &mut SegmentPool,
         length: usize,
         is_control: bool,
-    ) -> Option<Pushed<'a>> {
+    ) -> Option<Pushed> {
         debug_assert!(length <= self.frame_bytes_max(), "a frame fits a segment");
-        debug_assert!(self.is_base_current(pool));
+        debug_assert!(self.is_base_current());
         let base = self.base;
         let fits_open = self.open_room() >= length;
         if !self.has_room_above(base, pool, fits_open, is_control) {
@@ -184,24 +177,23 @@ impl Segments {
         }
         let open = match self.open {
             Some(open) if fits_open => open,
-            _ => self.open_another(pool, slot),
+            _ => self.open_another(pool),
         };
         self.open = Some(OpenSegment { room: open.room.saturating_sub(length), ..open });
         let id = open.id;
         let frame = self.take_number(base);
-        let segment = pool.at_mut(id)?;
-        debug_assert_eq!(open.room, self.segment_bytes - segment.bytes);
         // A stream keeps the order of all frames, for its receiver to buffer nothing.
-        segment.is_urgent |= is_control && self.able.has_datagrams;
-        Some(Pushed { frame, base, id, segment })
+        if is_control && self.able.has_datagrams {
+            self.make_urgent(id);
+        }
+        Some(Pushed { frame, base, id })
     }
 
     /// Closes the open segment, if there is one, and opens another one.
     #[inline(always)]
-    fn open_another(&mut self, pool: &mut SegmentPool, slot: u32) -> OpenSegment {
-        self.close_open(pool);
-        let id = pool.open(slot, self.next_frame);
-        self.outstanding.push_back(pool, id);
+    fn open_another(&mut self, pool: &mut SegmentPool) -> OpenSegment {
+        self.close_open();
+        let id = self.slots.push(pool.take_short(self.next_frame));
         OpenSegment { id, room: self.segment_bytes - SEGMENT_HEADER_BYTES }
     }
 
@@ -219,33 +211,34 @@ impl Segments {
     /// Reserves a frame like [`Self::push`], for a message: a priority message
     /// shares no segment with others, and its segment goes before theirs.
     #[inline(always)]
-    pub(super) fn push_message<'a>(
+    pub(super) fn push_message(
         &mut self,
-        pool: &'a mut SegmentPool,
-        slot: u32,
+        pool: &mut SegmentPool,
         length: usize,
         hint: Hint,
-    ) -> Option<Pushed<'a>> {
+    ) -> Option<Pushed> {
         if hint.leads() {
-            return self.push_leading(pool, slot, length);
+            return self.push_leading(pool, length);
         }
-        self.push(pool, slot, length, false)
+        self.push(pool, length, false)
     }
 
     #[cold]
-    fn push_leading<'a>(
-        &mut self,
-        pool: &'a mut SegmentPool,
-        slot: u32,
-        length: usize,
-    ) -> Option<Pushed<'a>> {
-        let open = self.open.and_then(|open| pool.get(open.id));
+    fn push_leading(&mut self, pool: &mut SegmentPool, length: usize) -> Option<Pushed> {
+        let open = self.open.and_then(|open| self.slots.get(open.id));
         if open.is_some_and(|segment| !segment.is_urgent) {
-            self.close_open(pool);
+            self.close_open();
         }
-        let pushed = self.push(pool, slot, length, false)?;
-        pushed.segment.is_urgent = true;
+        let pushed = self.push(pool, length, false)?;
+        self.make_urgent(pushed.id);
         Some(pushed)
+    }
+
+    /// Lets a segment go before those of other messages.
+    fn make_urgent(&mut self, id: SegmentId) {
+        if let Some(segment) = self.slots.at_mut(id) {
+            segment.is_urgent = true;
+        }
     }
 
     /// Reserves a frame that is no message, on the stream (`is_long`) or in a datagram. Returns its
@@ -253,14 +246,13 @@ impl Segments {
     pub(in crate::proto) fn push_for(
         &mut self,
         pool: &mut SegmentPool,
-        slot: u32,
         length: usize,
         hint: Hint,
         is_long: bool,
-    ) -> Option<Id> {
+    ) -> Option<SegmentId> {
         let pushed = match is_long {
-            true => self.push_long(pool, slot, length),
-            false => self.push_message(pool, slot, length, hint),
+            true => self.push_long(pool, length),
+            false => self.push_message(pool, length, hint),
         };
         pushed.map(|pushed| pushed.id)
     }
@@ -276,22 +268,20 @@ impl Segments {
     pub(in crate::proto) fn push_alone(
         &mut self,
         pool: &mut SegmentPool,
-        slot: u32,
         length: usize,
-    ) -> Option<Id> {
+    ) -> Option<SegmentId> {
         let base = self.base;
         let frames = self.next_frame.wrapping_sub(base);
         let has_room = pool.has_room_for_bulk(self.short_held());
         if frames >= FRAMES_MAX - FRAMES_KEPT || !has_room {
             return None;
         }
-        self.close_open(pool);
+        self.close_open();
         let number = self.take_number(base);
-        let id = pool.open(slot, number);
-        self.outstanding.push_back(pool, id);
-        self.slow.push_back(pool, id);
+        let id = self.slots.push(pool.take_short(number));
+        self.slow.push_back(&mut self.slots, id);
         self.uncommon.add(Uncommon::QUEUED);
-        let segment = pool.get_mut(id)?;
+        let segment = self.slots.get_mut(id)?;
         segment.place = Place::Ready;
         segment.push(length);
         Some(id)
@@ -299,12 +289,12 @@ impl Segments {
 
     /// Closes the open segment to further frames.
     #[inline]
-    pub(super) fn close_open(&mut self, pool: &mut SegmentPool) {
+    pub(super) fn close_open(&mut self) {
         let Some(OpenSegment { id, .. }) = self.open.take() else { return };
-        let Some(segment) = pool.get_mut(id) else { return };
+        let Some(segment) = self.slots.get_mut(id) else { return };
         segment.place = Place::Ready;
         let queue = if segment.is_urgent { &mut self.urgent } else { &mut self.ready };
-        queue.push_back(pool, id);
+        queue.push_back(&mut self.slots, id);
         self.uncommon.add(Uncommon::QUEUED);
     }
 }

@@ -7,7 +7,8 @@
 use aligned_vec::{ABox, AVec, ConstAlign};
 use zerocopy::IntoBytes;
 
-use super::super::table::{Id, Table};
+use super::super::table::Id;
+use super::slots::QueueLink;
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader};
 use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, SEGMENT_BYTES_MAX};
@@ -32,9 +33,6 @@ const _: () = assert!(
 /// Free buffers of that length that are kept.
 const LONGEST_IDLE_MAX: usize = 16;
 
-/// No segment.
-const NONE: u32 = u32::MAX;
-
 /// State of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
@@ -47,23 +45,6 @@ pub(crate) enum Place {
     /// Sent and lost, waits to be retransmitted.
     Lost,
 }
-
-/// The two lists that a segment can be in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Order {
-    /// All segments of a session, by frame number.
-    Frames = 0,
-    /// Segments that wait to be sent.
-    Queue = 1,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct ListLink {
-    previous: u32,
-    next: u32,
-}
-
-const UNLINKED: ListLink = ListLink { previous: NONE, next: NONE };
 
 /// Bytes that begin at a cache line.
 type Aligned = ABox<[u8], ConstAlign<64>>;
@@ -82,8 +63,6 @@ pub(crate) struct SegmentBuffer {
     pub(crate) bytes: usize,
     pub(crate) first_frame: u32,
     pub(crate) frames: u16,
-    /// Slot of its session.
-    pub(crate) session: u32,
     pub(crate) place: Place,
     /// It holds a frame that must not wait behind messages.
     pub(crate) is_urgent: bool,
@@ -93,7 +72,8 @@ pub(crate) struct SegmentBuffer {
     pub(super) is_long: bool,
     /// Sends that complete, or progress, when it is acknowledged.
     pub(crate) operations: Vec<Id>,
-    links: [ListLink; 2],
+    /// Its place in a queue of its session.
+    pub(super) link: QueueLink,
 }
 
 impl SegmentBuffer {
@@ -146,7 +126,7 @@ struct Class {
     made: usize,
     used: usize,
     /// Free buffers, for reuse.
-    #[allow(clippy::vec_box, reason = "they go to and from the table, which moves its entries")]
+    #[allow(clippy::vec_box, reason = "they go to and from the slots of sessions")]
     idle: Vec<Box<SegmentBuffer>>,
 }
 
@@ -170,6 +150,21 @@ impl Class {
         held == 0 || (self.used < limit && held < limit.div_ceil(2))
     }
 
+    /// Takes an empty segment.
+    #[inline(always)]
+    fn take(&mut self, is_long: bool, first_frame: u32) -> Box<SegmentBuffer> {
+        let mut segment = self.idle.pop().unwrap_or_else(|| self.make(is_long));
+        self.used += 1;
+        segment.bytes = SEGMENT_HEADER_BYTES;
+        segment.first_frame = first_frame;
+        segment.frames = 0;
+        segment.place = Place::Open;
+        segment.is_urgent = false;
+        segment.completes_unacked = false;
+        segment.link = QueueLink::UNLINKED;
+        segment
+    }
+
     #[cold]
     fn make(&mut self, is_long: bool) -> Box<SegmentBuffer> {
         self.made += 1;
@@ -178,13 +173,12 @@ impl Class {
             bytes: 0,
             first_frame: 0,
             frames: 0,
-            session: 0,
             place: Place::Open,
             is_urgent: false,
             completes_unacked: false,
             is_long,
             operations: Vec::new(),
-            links: [UNLINKED; 2],
+            link: QueueLink::UNLINKED,
         })
     }
 }
@@ -194,7 +188,6 @@ impl Class {
 /// for another one's acknowledgements.
 #[derive(Debug)]
 pub(crate) struct SegmentPool {
-    segments: Table<Box<SegmentBuffer>>,
     /// Segments of one datagram.
     short: Class,
     /// Segments for a stream: the usual ones, and those of longer messages.
@@ -209,7 +202,6 @@ impl SegmentPool {
     /// Creates a pool with `bytes` in buffers of `buffer_bytes` each, and as much for long ones.
     pub(crate) fn new(buffer_bytes: usize, bytes: usize) -> Self {
         Self {
-            segments: Table::new(usize::MAX),
             short: Class::new(buffer_bytes, bytes),
             long: Class::new(LONG_BYTES, bytes / 2),
             longest: Class::new(LONGEST_BYTES, bytes / 2),
@@ -284,35 +276,17 @@ impl SegmentPool {
         held == 0 || held < half.saturating_sub(self.short.used)
     }
 
-    /// Creates a segment, after [`Self::has_room`] returned `true`.
+    /// Takes a segment, after [`Self::has_room`] returned `true`; [`Self::recycle`] takes it back.
     #[inline(always)]
-    pub(crate) fn open(&mut self, session: u32, first_frame: u32) -> Id {
-        let segment = self.short.idle.pop().unwrap_or_else(|| self.short.make(false));
-        self.short.used += 1;
-        self.insert(segment, session, first_frame)
+    pub(crate) fn take_short(&mut self, first_frame: u32) -> Box<SegmentBuffer> {
+        self.short.take(false, first_frame)
     }
 
-    /// Creates a long segment for a frame of `length` bytes, after [`Self::has_room_for_long`]
+    /// Takes a long segment for a frame of `length` bytes, after [`Self::has_room_for_long`]
     /// returned `true`.
-    pub(super) fn open_long(&mut self, session: u32, first_frame: u32, length: usize) -> Id {
+    pub(super) fn take_long(&mut self, first_frame: u32, length: usize) -> Box<SegmentBuffer> {
         let bytes = self.class_for(length).buffer_bytes;
-        let class = self.class(true, bytes);
-        let segment = class.idle.pop().unwrap_or_else(|| class.make(true));
-        class.used += 1;
-        self.insert(segment, session, first_frame)
-    }
-
-    #[inline(always)]
-    fn insert(&mut self, mut segment: Box<SegmentBuffer>, session: u32, first_frame: u32) -> Id {
-        segment.bytes = SEGMENT_HEADER_BYTES;
-        segment.first_frame = first_frame;
-        segment.frames = 0;
-        segment.session = session;
-        segment.place = Place::Open;
-        segment.is_urgent = false;
-        segment.completes_unacked = false;
-        segment.links = [UNLINKED; 2];
-        self.segments.insert(segment).expect("the table is unbounded")
+        self.class(true, bytes).take(true, first_frame)
     }
 
     #[inline]
@@ -324,136 +298,17 @@ impl SegmentPool {
         }
     }
 
-    /// Removes a segment, unlinked, with its waiting sends; [`Self::recycle`] takes it back.
-    #[inline]
-    pub(crate) fn take(&mut self, id: Id) -> Option<Box<SegmentBuffer>> {
-        let segment = self.segments.remove(id)?;
-        self.class(segment.is_long, segment.buffer.len()).used -= 1;
-        Some(segment)
-    }
-
-    /// Keeps the memory of a segment for reuse.
+    /// Takes a segment back, and keeps its memory for others.
     #[inline]
     pub(crate) fn recycle(&mut self, mut segment: Box<SegmentBuffer>) {
         segment.operations.clear();
         let class = self.class(segment.is_long, segment.buffer.len());
+        class.used -= 1;
         if class.buffer_bytes == LONGEST_BYTES && class.idle.len() >= LONGEST_IDLE_MAX {
             class.made -= 1;
             return;
         }
         class.idle.push(segment);
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, id: Id) -> Option<&SegmentBuffer> {
-        self.segments.get(id).map(|segment| &**segment)
-    }
-
-    #[inline]
-    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut SegmentBuffer> {
-        self.segments.get_mut(id).map(|segment| &mut **segment)
-    }
-
-    /// Returns a segment that must exist, such as those in a session's lists, mutable.
-    #[inline]
-    pub(super) fn at_mut(&mut self, id: Id) -> Option<&mut SegmentBuffer> {
-        debug_assert!(self.get(id).is_some(), "a session's segments are in the pool");
-        self.segments.at_mut(id.index()).map(|segment| &mut **segment)
-    }
-
-    #[inline]
-    pub(crate) fn id_at(&self, index: u32) -> Option<Id> {
-        self.segments.id_at(index as usize)
-    }
-
-    #[inline]
-    fn link(&mut self, index: u32, order: Order) -> Option<&mut ListLink> {
-        self.segments.at_mut(index as usize).map(|segment| &mut segment.links[order as usize])
-    }
-}
-
-/// An intrusive list of segments.
-#[derive(Debug)]
-pub(crate) struct List {
-    order: Order,
-    first: u32,
-    last: u32,
-    len: u32,
-}
-
-impl List {
-    pub(crate) fn new(order: Order) -> Self {
-        Self { order, first: NONE, last: NONE, len: 0 }
-    }
-
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    #[inline]
-    pub(crate) fn first(&self, pool: &SegmentPool) -> Option<Id> {
-        pool.id_at(self.first)
-    }
-
-    /// Returns the first segment itself.
-    #[inline]
-    pub(super) fn oldest<'a>(&self, pool: &'a SegmentPool) -> Option<&'a SegmentBuffer> {
-        pool.segments.at(self.first as usize).map(|segment| &**segment)
-    }
-
-    /// Removes the first segment from the list and from the pool.
-    #[inline]
-    pub(super) fn take_oldest(&mut self, pool: &mut SegmentPool) -> Option<Box<SegmentBuffer>> {
-        let mut segment = pool.take(pool.id_at(self.first)?)?;
-        let link = &mut segment.links[self.order as usize];
-        let next = std::mem::replace(link, UNLINKED).next;
-        match pool.link(next, self.order) {
-            Some(link) => link.previous = NONE,
-            None => self.last = NONE,
-        }
-        self.first = next;
-        self.len -= 1;
-        Some(segment)
-    }
-
-    #[inline]
-    pub(crate) fn last(&self, pool: &SegmentPool) -> Option<Id> {
-        pool.id_at(self.last)
-    }
-
-    /// Returns the one after `id`.
-    pub(crate) fn next(&self, pool: &SegmentPool, id: Id) -> Option<Id> {
-        pool.id_at(pool.get(id)?.links[self.order as usize].next)
-    }
-
-    #[inline]
-    pub(crate) fn push_back(&mut self, pool: &mut SegmentPool, id: Id) {
-        let index = id.index() as u32;
-        let previous = std::mem::replace(&mut self.last, index);
-        match pool.link(previous, self.order) {
-            Some(link) => link.next = index,
-            None => self.first = index,
-        }
-        if let Some(link) = pool.link(index, self.order) {
-            *link = ListLink { previous, next: NONE };
-        }
-        self.len += 1;
-    }
-
-    /// Removes `id`, which must be in this list.
-    pub(crate) fn unlink(&mut self, pool: &mut SegmentPool, id: Id) {
-        let Some(link) = pool.link(id.index() as u32, self.order) else { return };
-        let ListLink { previous, next } = std::mem::replace(link, UNLINKED);
-        match pool.link(previous, self.order) {
-            Some(link) => link.next = next,
-            None => self.first = next,
-        }
-        match pool.link(next, self.order) {
-            Some(link) => link.previous = previous,
-            None => self.last = previous,
-        }
-        self.len -= 1;
     }
 }
 
@@ -468,18 +323,15 @@ mod tests {
         let mut pool = SegmentPool::new(2000, 8 * SEGMENT_BYTES_MAX);
         let mut open = Vec::new();
         while pool.takes_long(LONG) {
-            open.push(pool.open_long(open.len() as u32, 0, LONG as usize));
+            open.push(pool.take_long(0, LONG as usize));
         }
         assert_eq!(open.len(), 3, "four are half of the bytes, one of them is not for messages");
         assert!(pool.takes_long(LONG_PAYLOAD_BYTES as u64), "usual ones have a buffer for each");
-        let taken = pool.take(open[0]).unwrap();
-        pool.recycle(taken);
+        pool.recycle(open.remove(0));
         assert!(pool.takes_long(LONG));
         let mut roomy = SegmentPool::new(2000, 1 << 30);
-        let many: Vec<Id> =
-            (0..40).map(|session| roomy.open_long(session, 0, LONG as usize)).collect();
-        for id in many {
-            let segment = roomy.take(id).unwrap();
+        let many: Vec<_> = (0..40).map(|_| roomy.take_long(0, LONG as usize)).collect();
+        for segment in many {
             roomy.recycle(segment);
         }
         assert_eq!(roomy.allocated_bytes(), (LONGEST_IDLE_MAX * LONGEST_BYTES, 0));

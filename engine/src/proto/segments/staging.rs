@@ -13,10 +13,10 @@ use super::super::rendezvous::serving::Serving;
 use super::super::send::{SendRequest, Staged, eager_header, rts_header};
 use super::super::session::Session;
 use super::super::table::Id;
-use super::Segments;
 use super::protocol::{PullMethod, Route};
 use super::room::Pushed;
 use super::segment::SegmentPool;
+use super::{SegmentId, Segments};
 use crate::proto::ready::Work;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
@@ -62,9 +62,8 @@ impl Linked for Rts {
 /// Stages a message that fits a segment, as [`Core::stage_now`] does.
 #[inline(always)]
 pub(crate) fn stage_in_segment<'a>(
-    session: &mut Session,
-    pool: &'a mut SegmentPool,
-    slot: u32,
+    session: &'a mut Session,
+    pool: &mut SegmentPool,
     request: &SendRequest,
     target: u16,
     eager_limit: u32,
@@ -78,13 +77,13 @@ pub(crate) fn stage_in_segment<'a>(
     let segments = &mut session.segments;
     let route = segments.protocol.route(request.length, data.len());
     let pushed = match route {
-        Route::Segment => segments.push_message(pool, slot, bytes, request.hint),
+        Route::Segment => segments.push_message(pool, bytes, request.hint),
         Route::Stream if segments.pulls(pool, request.length) => None,
         Route::Stream if segments.eager_limit.is_pull_due(request.length) => None,
-        Route::Stream => segments.push_long(pool, slot, bytes),
+        Route::Stream => segments.push_long(pool, bytes),
         Route::Pull(_) => None,
     };
-    let Pushed { frame, base, segment, .. } = pushed?;
+    let Pushed { frame, base, id } = pushed?;
     if route == Route::Stream {
         segments.eager_limit.note_message(request.length, false);
     }
@@ -92,6 +91,7 @@ pub(crate) fn stage_in_segment<'a>(
     let mut header = eager_header(request, target, 0, 0);
     header.set_predecessor_distance(segments.chain.follow(stream, frame, base));
     segments.credits.spend(request.length as u32);
+    let segment = debug_assert_some!(segments.slots.at_mut(id), "it was just pushed to")?;
     segment.completes_unacked = true;
     let (head, mut room) = segment.push(bytes).split_at_mut(EAGER_HEADER_BYTES);
     head.copy_from_slice(header.as_bytes());
@@ -107,19 +107,19 @@ pub(crate) fn stage_in_segment<'a>(
 /// datagram, or uses the stream.
 #[inline]
 pub(crate) fn stage_put<'a>(
-    segments: &mut Segments,
-    pool: &'a mut SegmentPool,
-    slot: u32,
+    segments: &'a mut Segments,
+    pool: &mut SegmentPool,
     header: &OneSided,
     hint: Hint,
 ) -> Option<&'a mut [u8]> {
     let bytes = ONE_SIDED_HEADER_BYTES + header.length.get() as usize;
     let pushed = if bytes > segments.frame_bytes_max() {
-        segments.push_long(pool, slot, bytes)
+        segments.push_long(pool, bytes)
     } else {
-        segments.push_message(pool, slot, bytes, hint)
+        segments.push_message(pool, bytes, hint)
     };
-    let Pushed { segment, .. } = pushed?;
+    let Pushed { id, .. } = pushed?;
+    let segment = debug_assert_some!(segments.slots.at_mut(id), "it was just pushed to")?;
     segment.completes_unacked = true;
     let (head, room) = segment.push(bytes).split_at_mut(ONE_SIDED_HEADER_BYTES);
     head.copy_from_slice(header.as_bytes());
@@ -136,22 +136,23 @@ impl Segments {
         target: u16,
         mut header: impl Linked,
         course: Course,
-    ) -> Option<Id> {
-        let (slot, pool) = (cx.slot, &mut cx.shared.pool);
+    ) -> Option<SegmentId> {
+        let pool = &mut cx.shared.pool;
         let length = header.as_bytes().len();
         let data = DataBytes::of(request.data);
         let data = data.as_slice();
         let room = length + data.len() + course.payload;
         let pushed = if course.is_long {
-            self.push_long(pool, slot, room)
+            self.push_long(pool, room)
         } else if room <= self.frame_bytes_max() {
-            self.push_message(pool, slot, room, request.hint)
+            self.push_message(pool, room, request.hint)
         } else {
             None
         };
-        let Pushed { frame, base, id, segment } = pushed?;
+        let Pushed { frame, base, id } = pushed?;
         let stream = (request.endpoint, target, request.context);
         header.set_predecessor_distance(self.chain.follow(stream, frame, base));
+        let segment = debug_assert_some!(self.slots.at_mut(id), "it was just pushed to")?;
         let (head, room) = segment.push(room).split_at_mut(length);
         head.copy_from_slice(header.as_bytes());
         room[..data.len()].copy_from_slice(data);
@@ -166,7 +167,7 @@ impl Segments {
         cx: &mut Cx<'_>,
         id: Id,
         (request, target): (&SendRequest, u16),
-    ) -> Option<(Id, Course)> {
+    ) -> Option<(SegmentId, Course)> {
         let SendRequest { length, level, .. } = *request;
         let course = self.course_of(cx, request)?;
         let Course { payload, has_source, .. } = course;
@@ -254,16 +255,16 @@ impl Core {
         let Course { payload, has_source, .. } = course;
         let is_pulled = course.is_pulled();
         let completes = !is_pulled && level == CompletionLevel::Inject;
-        let Some(operation) = self.shared.operations.get_mut(id) else { return Staged::Blocked };
+        let Some(operation) = cx.shared.operations.get_mut(id) else { return Staged::Blocked };
         operation.state = match (course.route, level) {
             (Route::Pull(_), _) => OperationState::Serving(Serving::new(has_source)),
             (_, CompletionLevel::Match) => OperationState::AwaitMatch,
             _ => OperationState::AwaitDelivery,
         };
         if completes {
-            self.shared.operations.remove(id);
+            cx.shared.operations.remove(id);
         }
-        let Some(segment) = self.shared.pool.get_mut(segment) else { return Staged::Blocked };
+        let Some(segment) = session.segments.segment_mut(segment) else { return Staged::Blocked };
         if !is_pulled && level == CompletionLevel::Delivery {
             segment.operations.push(id);
         }

@@ -5,7 +5,7 @@ use super::super::send::SendRequest;
 use super::super::session::Session;
 use super::Segments;
 use super::protocol::Route;
-use super::segment::{LONG_PAYLOAD_BYTES, Place};
+use super::segment::LONG_PAYLOAD_BYTES;
 use super::uncommon::Uncommon;
 use crate::proto::ready::Work;
 
@@ -27,34 +27,31 @@ impl Session {
     /// checksums ([`super::append_segment`]).
     ///
     /// RR-DGRAM-12.
-    pub(crate) fn poll_long<'a>(&'a mut self, mut cx: Cx<'a>) -> Option<(&'a [u8], bool)> {
+    pub(crate) fn poll_long(&mut self, mut cx: Cx<'_>) -> Option<(&[u8], bool)> {
         if !self.is_connected() {
             return None;
         }
-        let id = self.segments.next_long(&mut cx.shared.pool)?;
+        let id = self.segments.next_long()?;
         if self.has_waiting() {
             cx.add_work(Work::Stage);
         }
         let segments = &mut self.segments;
-        let pool = &mut cx.shared.pool;
+        let pool = &cx.shared.pool;
         let is_last = segments.long.len() == 0;
         let is_full = !pool.has_room_for_long(segments.long_held as usize, LONG_PAYLOAD_BYTES);
-        let segment = pool.get_mut(id)?;
-        let is_awaited = !segment.operations.is_empty();
+        let is_awaited = segments.slots.get(id).is_some_and(|it| !it.operations.is_empty());
         let asks = segments.asks_when_awaited(is_awaited || is_full, is_last || is_full);
-        segment.place = Place::Flying;
-        let header = segments.header(asks);
-        Some((segment.seal(header), segments.has_checksums))
+        let has_checksums = segments.has_checksums;
+        Some((segments.seal_first(id, asks), has_checksums))
     }
 }
 
 impl Segments {
     /// Writes the payload of the message staged last to the end of its segment; returns the whole
     /// segment.
-    pub(crate) fn fill_last<'a>(&self, cx: Cx<'a>, payload: &[u8]) -> &'a [u8] {
-        let pool = &mut cx.shared.pool;
-        let last = self.outstanding.last(pool);
-        let Some(segment) = last.and_then(|id| pool.get_mut(id)) else {
+    pub(crate) fn fill_last(&mut self, payload: &[u8]) -> &[u8] {
+        let newest = self.slots.newest();
+        let Some(segment) = newest.and_then(|id| self.slots.get_mut(id)) else {
             debug_assert!(false, "a staged message is in a segment");
             return &[];
         };

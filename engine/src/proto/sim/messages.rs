@@ -211,9 +211,8 @@ impl Net {
                 engine.memory.bytes.is_empty()
                     && engine.slots.values().all(|&slot| {
                         engine.core.session(slot).is_some_and(Session::is_settled)
-                            && engine.core.session(slot).map_or(0, |it| {
-                                it.segments.waiting_bytes(engine.core.shared().pool())
-                            }) == 0
+                            && engine.core.session(slot).map_or(0, |it| it.segments.waiting_bytes())
+                                == 0
                     })
             })
     }

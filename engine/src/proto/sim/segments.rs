@@ -121,8 +121,7 @@ impl Net {
     /// Sends one datagram. Returns `false` if there is none.
     pub(crate) fn transmit(&mut self, from: usize, to: usize, slot: u32) -> bool {
         let core = &mut self.engines[from].core;
-        let waiting =
-            core.session(slot).map_or(0, |it| it.segments.waiting_bytes(core.shared().pool()));
+        let waiting = core.session(slot).map_or(0, |it| it.segments.waiting_bytes());
         let asks = match (self.has_rings, self.is_silent) {
             (true, _) => Asks::WhenAwaited,
             (false, true) => Asks::Always,

@@ -215,23 +215,13 @@ fn only_completed_unacked_sends_count_as_lost_with_the_session() {
         net.step();
         net.step();
         assert_eq!(
-            net.engines[0]
-                .core
-                .session(0)
-                .unwrap()
-                .segments
-                .may_lose_completed(net.engines[0].core.shared().pool()),
+            net.engines[0].core.session(0).unwrap().segments.may_lose_completed(),
             expected,
             "case {at}"
         );
         net.settle(20);
         assert!(
-            !net.engines[0]
-                .core
-                .session(0)
-                .unwrap()
-                .segments
-                .may_lose_completed(net.engines[0].core.shared().pool()),
+            !net.engines[0].core.session(0).unwrap().segments.may_lose_completed(),
             "case {at}"
         );
     }
@@ -324,14 +314,14 @@ fn lost_segment_is_retransmitted_with_a_new_header_only() {
     let core = &mut net.engines[0].core;
     let probe = core
         .enter(0)
-        .and_then(|(it, cx)| it.segments.poll_segment_again(cx, first[0].0, CONTENT, false))
+        .and_then(|(it, _)| it.segments.poll_segment_again(first[0].0, CONTENT, false))
         .unwrap();
     assert_eq!((probe.token, probe.bytes, probe.is_last), (first[0].0, &again[0].1[..], true));
     net.acknowledge(0, 1, first[0].0);
     let core = &mut net.engines[0].core;
     assert!(
         core.enter(0)
-            .and_then(|(it, cx)| it.segments.poll_segment_again(cx, first[0].0, CONTENT, false))
+            .and_then(|(it, _)| it.segments.poll_segment_again(first[0].0, CONTENT, false))
             .is_none()
     );
     core.with(0, |it, cx| it.segments.resend_all(cx, false));
