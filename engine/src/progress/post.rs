@@ -11,7 +11,7 @@ use crate::memory::{Buffer, Shape, copy_bytes};
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::{SendDestination, SendRefusal, SendRequest};
+use crate::proto::send::{SendDestination, SendRefusal, SendRequest, must_wait};
 use crate::proto::table::Id;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
 use crate::wire::MESSAGE_BYTES_MAX;
@@ -126,6 +126,9 @@ impl Engine {
         whole: Option<&[u8]>,
     ) -> Result<bool, SendRefusal> {
         let to = self.state.core.destination(request.peer)?;
+        if must_wait() {
+            return Ok(self.send_in_new_room(to, request, more, fill));
+        }
         if request.length >= SENT_BEFORE_COPY_BYTES_MIN
             && let Some(bytes) = whole
             && let Some(transport) = self.transport_before_copy(to.session, request, more)
@@ -158,7 +161,9 @@ impl Engine {
             self.driver.flush_datagrams();
             if is_flushed {
                 self.state.stage_waiting();
-                if let Some(room) = self.state.core.stage_now(to, request) {
+                if !must_wait()
+                    && let Some(room) = self.state.core.stage_now(to, request)
+                {
                     fill(room);
                     self.state.completions.count_copied(request.length);
                     self.flush_posted(to.session, request.hint, more);

@@ -369,6 +369,12 @@ fn place_in_line(waiting: &VecDeque<Id>, operations: &Operations, id: Id) -> usi
     waiting.range(from..).rposition(stays).map_or(from, |last| from + last + 1)
 }
 
+/// Returns whether a simulation lets a message wait that could be sent now.
+#[inline(always)]
+pub(crate) fn must_wait() -> bool {
+    rare!("a send that waits", 20)
+}
+
 /// Returns the common flags of EAGER and RTS.
 #[inline]
 fn flags_of(request: &SendRequest) -> u8 {

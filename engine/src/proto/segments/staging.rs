@@ -68,7 +68,7 @@ pub(crate) fn stage_in_segment<'a>(
     target: u16,
     eager_limit: u32,
 ) -> Option<&'a mut [u8]> {
-    if rare!("a send that waits", 20) || !session.may_send_now(request.length, eager_limit) {
+    if !session.may_send_now(request.length, eager_limit) {
         return None;
     }
     let data = DataBytes::of(request.data);

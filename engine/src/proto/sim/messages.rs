@@ -12,7 +12,7 @@ use super::shared_memory::source_of;
 use crate::proto::core::Core;
 use crate::proto::effects::{Arrival, CompletionLevel, Effects, Ended};
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::{SendRequest, Staged};
+use crate::proto::send::{SendRequest, Staged, must_wait};
 use crate::proto::session::Session;
 use crate::proto::table::Id;
 
@@ -100,6 +100,7 @@ impl Net {
         };
         let id = if level == CompletionLevel::Inject
             && request.is_plain()
+            && !must_wait()
             && let Ok(to) = engine.core.destination(peer)
             && let Some(room) = engine.core.stage_now(to, &request)
         {
