@@ -272,15 +272,6 @@ impl Engine {
         sent.unwrap_or_else(|error| self.handle_unsendable(session, &error))
     }
 
-    /// Sends the segment staged last for a session on its control connection, if nothing else
-    /// waits, and no path carries segments. Returns `false`, without effect, if not.
-    #[inline]
-    pub(super) fn send_lone_by_stream(&mut self, session: u32) -> bool {
-        let state = &mut *self.state;
-        let sent = state.controls.send_lone(session, &mut state.core, &mut self.driver);
-        sent.unwrap_or_else(|error| self.handle_unsendable(session, &error))
-    }
-
     /// Sends long segments, as many as this turn may.
     fn flush_long(&mut self, session: u32) -> bool {
         let turn = (self.state.polls, self.state.may_begin_long(session));
@@ -341,12 +332,8 @@ impl Engine {
     }
 
     /// Sends the data staged last at once, without later data.
-    #[inline]
     fn flush_alone(&mut self, session: u32) {
         self.state.core.ready_mut().take_if_latest(session, Work::Flush);
-        if self.transmit_lone(session) {
-            return;
-        }
         self.flush(session);
         self.driver.flush_datagrams();
         self.state.core.with(session, |it, _| it.segments.close_segment());
@@ -358,10 +345,8 @@ impl Engine {
     pub(crate) fn flush_first(&mut self, session: u32) {
         if self.state.is_first_of_turn(session) {
             self.state.core.ready_mut().take_if_latest(session, Work::Flush);
-            if !self.transmit_lone(session) {
-                self.flush(session);
-                self.driver.flush_datagrams();
-            }
+            self.flush(session);
+            self.driver.flush_datagrams();
         }
     }
 }

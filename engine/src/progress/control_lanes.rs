@@ -76,7 +76,7 @@ impl ControlConnection {
 
     /// Returns the connection, if it takes data, as far as is known.
     #[inline]
-    fn writable(&self) -> Option<LaneKey> {
+    pub(super) fn writable(&self) -> Option<LaneKey> {
         self.lane.filter(|_| !self.is_blocked)
     }
 

@@ -5,7 +5,9 @@
 //! control lanes directly, collects the driver's events, moves bulk data, and sends staged data.
 
 mod abort;
+mod at_once;
 mod background;
+mod before_copy;
 mod bulk;
 pub(crate) mod caretaker;
 pub(crate) mod clock;

@@ -9,6 +9,7 @@ use super::outside::Ticket;
 use super::post::{COMPLETIONS, Memory, PostResult, Refused, beyond_inject_limit};
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
+use crate::proto::segments::PostedPut;
 use crate::proto::send::SendDestination;
 use crate::proto::table::Id;
 use crate::types::{Envelope, Error, OperationKind, Peer};
@@ -231,6 +232,12 @@ impl Engine {
         bytes: &[u8],
         more: bool,
     ) -> bool {
+        let frame = PostedPut { request, target: endpoint, bytes };
+        if self.send_at_once(session, more, &frame) {
+            self.state.completions.count_copied(bytes.len() as u64);
+            self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);
+            return true;
+        }
         let entered = self.state.core.enter(session);
         let entered = debug_assert_some!(entered, "the session of a destination is in the table");
         let staged = entered.and_then(|(it, cx)| it.stage_put_now(cx, endpoint, request));

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::completions::{CompletionRoute, PostedTo, Posting};
 use super::counters::CounterEvents;
-use super::datagram::before_copy::SENT_BEFORE_COPY_BYTES_MIN;
 use super::engine::{Engine, EngineState};
 use super::outside::Ticket;
 use crate::memory::{Buffer, Shape, copy_bytes};
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
+use crate::proto::segments::PostedMessage;
 use crate::proto::send::{SendDestination, SendRefusal, SendRequest, must_wait};
 use crate::proto::table::Id;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
@@ -122,19 +122,21 @@ impl Engine {
         &mut self,
         request: &SendRequest,
         more: bool,
-        fill: impl FnOnce(&mut [u8]),
+        fill: impl Fn(&mut [u8]),
         whole: Option<&[u8]>,
     ) -> Result<bool, SendRefusal> {
         let to = self.state.core.destination(request.peer)?;
         if must_wait() {
             return Ok(self.send_in_new_room(to, request, more, fill));
         }
-        if request.length >= SENT_BEFORE_COPY_BYTES_MIN
-            && let Some(bytes) = whole
-            && let Some(transport) = self.transport_before_copy(to.session, request, more)
-            && self.state.core.stage_now(to, request).is_some()
+        let frame = PostedMessage { request, target: to.endpoint, fill: &fill, whole };
+        if self.send_at_once(to.session, more, &frame) {
+            self.state.completions.count_copied(request.length);
+            return Ok(true);
+        }
+        if let Some(bytes) = whole
+            && self.stream_before_copy(to, request, more, bytes)
         {
-            self.send_before_copy(to.session, transport, request.hint, bytes);
             return Ok(true);
         }
         let Some(room) = self.state.core.stage_now(to, request) else {
@@ -153,7 +155,7 @@ impl Engine {
         to: SendDestination,
         request: &SendRequest,
         more: bool,
-        fill: impl FnOnce(&mut [u8]),
+        fill: impl Fn(&mut [u8]),
     ) -> bool {
         // Segments that are sent make space for others.
         if !self.state.core.needs_operation(request) {

@@ -125,6 +125,14 @@ impl Cx<'_> {
         self.shared.ready.remove(self.slot, work);
     }
 
+    /// Removes the session from those with such work, if it was added last.
+    #[inline(always)]
+    pub(super) fn remove_latest_work(&mut self, work: Work) {
+        if self.shared.ready.has(self.slot, work) {
+            self.shared.ready.take_if_latest(self.slot, work);
+        }
+    }
+
     /// Asks the loop for an action.
     pub(super) fn act(&mut self, action: Action) {
         self.shared.actions.push_back(action);

@@ -86,7 +86,7 @@ impl ControlConnection {
     /// `unsent` keeps what the kernel does not take. Returns how much it takes. An error is
     /// detected with the next call.
     #[inline]
-    fn send_segment(
+    pub(in crate::progress) fn send_segment(
         &mut self,
         driver: &mut AnyDriver,
         lane: LaneKey,
@@ -157,31 +157,6 @@ impl ControlLanes {
             }
         }
         Ok(happened)
-    }
-
-    /// Sends the segment staged last for a session on its control connection, if nothing else
-    /// waits, and no path carries segments. Returns `false`, without effect, if not.
-    #[inline]
-    pub(in crate::progress) fn send_lone(
-        &mut self,
-        session: u32,
-        core: &mut Core,
-        driver: &mut AnyDriver,
-    ) -> io::Result<bool> {
-        let control = self.of(session);
-        let Some(lane) = control.writable() else { return Ok(false) };
-        let lone = core.enter(session).and_then(|(it, _)| it.lone_segment());
-        let Some(lone) = lone else { return Ok(false) };
-        let sent = control.send_segment(driver, lane, lone.take_for_stream());
-        let is_whole = control.unsent.is_empty();
-        self.await_something(session);
-        if sent > 0 {
-            core.with(session, |it, _| it.control_lane.expect_answer());
-        }
-        if !is_whole {
-            self.send_rest(session, core, driver)?;
-        }
-        Ok(true)
     }
 
     /// Sends long segments of a session, as many as turn `poll` may. `may_begin`: also new ones.

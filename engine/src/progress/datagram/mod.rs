@@ -12,7 +12,6 @@
 //! packet.
 
 mod announced;
-pub(in crate::progress) mod before_copy;
 mod ring;
 mod several;
 mod transmit;

@@ -10,7 +10,7 @@ use crate::progress::engine::{Engine, EngineState};
 use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::core::Core;
-use crate::proto::segments::{Asks, Lone};
+use crate::proto::segments::Asks;
 
 /// Fraction of a piece's length that counts toward the bytes of a turn: it is only copied.
 const PIECE_SHARE: usize = 4;
@@ -52,27 +52,6 @@ impl Rings {
         self.is_full
     }
 
-    /// Writes the segment staged last for a session into its ring, if nothing else waits. Returns
-    /// `false`, without effect, if not.
-    #[inline]
-    pub(super) fn write_lone(
-        &mut self,
-        (session, ring): (u32, u64),
-        core: &mut Core,
-        controls: &mut ControlLanes,
-        driver: &mut AnyDriver,
-    ) -> bool {
-        let lone = core.enter(session).and_then(|(it, _)| it.lone_segment());
-        let Some(segment) = lone.map(Lone::take) else { return false };
-        let token = segment.token;
-        if driver.write_segment(ring, [segment.bytes, &[]]) {
-            driver.flush_datagrams();
-        } else {
-            self.refuse(session, token, core, controls);
-        }
-        true
-    }
-
     /// Writes a session's segments into its ring, as far as there is space. Returns `true` if any
     /// was written.
     pub(super) fn write_segments(
@@ -105,7 +84,7 @@ impl Rings {
     /// Handles a segment without space, or without a ring, which the driver is about to report. The
     /// next turn retries.
     #[cold]
-    pub(super) fn refuse(
+    pub(in crate::progress) fn refuse(
         &mut self,
         session: u32,
         token: u64,

@@ -3,41 +3,11 @@
 use std::io::ErrorKind;
 
 use super::DATAGRAMS_PER_FLUSH;
-use crate::driver::AnyDriver;
 use crate::driver::traits::TxFlags;
 use crate::progress::engine::{Engine, EngineState};
-use crate::proto::paths::{Index, PRIMARY, Paths, Transmit};
+use crate::proto::paths::{Index, PRIMARY, Transmit};
 
 impl Engine {
-    /// Sends the segment staged last for a session on its path, if nothing else waits and the path
-    /// is in the common state: [`Self::transmit`] with fewer checks. Returns `false`, without
-    /// effect, if not.
-    pub(in crate::progress) fn transmit_lone(&mut self, session: u32) -> bool {
-        let EngineState { core, paths, controls, rings, datagrams, clock, now_ns, .. } =
-            &mut *self.state;
-        if controls.of(session).has_unsent() || datagrams.is_blocked {
-            return false;
-        }
-        if let Some(ring) = paths.ring_of(session) {
-            return rings.write_lone((session, ring), core, controls, &mut self.driver);
-        }
-        let Some(packet) = paths.lone_packet(core, session) else {
-            return !paths.of(session).is_some_and(Paths::has_datagrams)
-                && self.send_lone_by_stream(session);
-        };
-        let Ok(room) = self.driver.datagram_room() else { return false };
-        *now_ns = clock.now_ns();
-        let Some(datagram) = packet.write(*now_ns, room) else { return false };
-        send_datagram(&mut self.driver, &datagram);
-        self.driver.flush_datagrams();
-        // The last acknowledgement is applied while the datagram is in flight.
-        let EngineState { core, paths, completions, .. } = &mut *self.state;
-        if !paths.end_transmit(core, (session, PRIMARY), false, completions) {
-            self.flush_what_no_path_takes(session);
-        }
-        true
-    }
-
     /// Sends a session's segments, if `index` is its primary path, and that path's own packets, as
     /// far as both permit; have the driver flush its datagrams next. `is_last`: no other session
     /// follows, so that is done here, before acknowledgements are applied. Returns `true` if any
@@ -83,7 +53,7 @@ impl Engine {
             };
             let datagram = paths.poll_transmit(core, (session, index), *now_ns, room);
             let Some(datagram) = datagram else { break };
-            send_datagram(&mut self.driver, &datagram);
+            self.send_datagram(&datagram);
             happened = true;
             is_drained |= datagram.is_drained;
             // Usually that was all: other packets went with it, or can wait a turn.
@@ -104,11 +74,12 @@ impl Engine {
         }
         happened
     }
-}
 
-/// Passes a datagram to the driver.
-#[inline(always)]
-fn send_datagram(driver: &mut AnyDriver, datagram: &Transmit) {
-    let Transmit { to, rail, bytes, takes_trains, is_summed, .. } = *datagram;
-    driver.send_datagram(to, rail, bytes, TxFlags { no_gso: !takes_trains, is_summed });
+    /// Passes a datagram to the driver.
+    #[inline(always)]
+    pub(in crate::progress) fn send_datagram(&mut self, datagram: &Transmit) {
+        let Transmit { to, rail, bytes, takes_trains, is_summed, .. } = *datagram;
+        let flags = TxFlags { no_gso: !takes_trains, is_summed };
+        self.driver.send_datagram(to, rail, bytes, flags);
+    }
 }

@@ -78,6 +78,25 @@ struct Form {
     payload: usize,
 }
 
+impl OneSidedRequest {
+    /// Returns the header of a put to endpoint `target` that needs no reply.
+    #[inline]
+    pub(in crate::proto) fn put_header(&self, target: u16) -> OneSided {
+        OneSided {
+            kind: frame::KIND_PUT,
+            flags: 0,
+            target_endpoint: target.into(),
+            source_endpoint: self.endpoint.into(),
+            atomic: 0,
+            datatype: 0,
+            length: self.length.into(),
+            key: self.key.into(),
+            offset: self.offset.into(),
+            operation: 0.into(),
+        }
+    }
+}
+
 impl Asking {
     fn form(&self, whole_max: u64, offers_source: bool) -> Form {
         let of_put = if self.invalidates { FLAG_INVALIDATE } else { 0 };
@@ -311,25 +330,24 @@ impl Session {
         request: &OneSidedRequest,
     ) -> Option<&mut [u8]> {
         let Cx { slot, shared: SharedState { config, pool, ready, .. } } = cx;
-        if !self.is_plain_put(config, request) || self.one_sided.waiting_count() > 0 {
+        if !self.takes_put_now(config, request) {
             return None;
         }
-        let header = OneSided {
-            kind: frame::KIND_PUT,
-            flags: 0,
-            target_endpoint: target.into(),
-            source_endpoint: request.endpoint.into(),
-            atomic: 0,
-            datatype: 0,
-            length: request.length.into(),
-            key: request.key.into(),
-            offset: request.offset.into(),
-            operation: 0.into(),
-        };
+        let header = request.put_header(target);
         let segments = &mut self.segments;
         let room = stage_put(segments, pool, &header, request.hint)?;
         ready.add(slot, Work::Flush);
         Some(room)
+    }
+
+    /// Returns whether a put completes as soon as it is staged in one frame, and none waits.
+    #[inline]
+    pub(in crate::proto) fn takes_put_now(
+        &self,
+        config: &Config,
+        request: &OneSidedRequest,
+    ) -> bool {
+        self.is_plain_put(config, request) && self.one_sided.waiting_count() == 0
     }
 
     /// Returns whether a put completes as soon as it is staged in one frame.

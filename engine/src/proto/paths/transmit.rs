@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::super::core::Core;
 use super::super::effects::Effects;
-use super::super::segments::Lone;
+use super::super::segments::{Alone, PostedFrame};
 use super::path::SessionPath;
 use super::{Index, PathCx, PathTable};
 
@@ -30,18 +30,24 @@ pub(crate) struct Transmit {
     pub(crate) is_probing: bool,
 }
 
-/// The only waiting segment of a session, and its path.
-pub(crate) struct LonePacket<'a> {
+/// A frame that goes alone in a packet, and its path. Nothing has changed for it yet.
+pub(crate) struct LonePacket<'a, P> {
     path: &'a mut SessionPath,
-    segment: Lone<'a>,
+    frame: Alone<'a, P>,
 }
 
-impl LonePacket<'_> {
-    /// Writes it into `room`, which holds the longest datagram that a driver takes. `None`: use the
-    /// general path; nothing has changed.
-    #[inline]
+impl<P: PostedFrame> LonePacket<'_, P> {
+    /// Returns whether window and pacer do not matter for it. `false`: use the general path.
+    #[inline(always)]
+    pub(crate) fn may_go(&self, now_ns: u64) -> bool {
+        self.path.packets().may_transmit_alone(now_ns, &self.frame)
+    }
+
+    /// Writes it into `room`, which holds the longest datagram that a driver takes, after
+    /// [`Self::may_go`] returned `true`.
+    #[inline(always)]
     pub(crate) fn write(mut self, now_ns: u64, room: &mut [u8]) -> Option<Transmit> {
-        self.path.transmit_lone(&mut self.segment, now_ns, room)
+        self.path.transmit_alone(&mut self.frame, now_ns, room)
     }
 }
 
@@ -79,21 +85,21 @@ impl PathTable {
         paths.get_mut(index)?.poll_transmit((session, cx), has_ring, now_ns, room)
     }
 
-    /// Returns the segment staged last for a session, if nothing else waits and its primary path is
-    /// in the common state; [`LonePacket::write`] sends it with fewer checks than
-    /// [`Self::poll_transmit`].
-    #[inline]
-    pub(crate) fn lone_packet<'a>(
+    /// Returns a frame for the primary path of its session, if nothing is ahead of it and the path
+    /// is in the common state.
+    #[inline(always)]
+    pub(crate) fn lone_packet<'a, P: PostedFrame>(
         &'a mut self,
         core: &'a mut Core,
         slot: u32,
-    ) -> Option<LonePacket<'a>> {
-        let (paths, session, _) = self.enter(core, slot)?;
+        frame: &'a P,
+    ) -> Option<LonePacket<'a, P>> {
+        let (paths, session, PathCx { cx, .. }) = self.enter(core, slot)?;
         let path = paths.primary.as_deref_mut()?;
-        if !path.may_transmit_lone() {
+        if !path.may_transmit_alone() {
             return None;
         }
-        Some(LonePacket { path, segment: session.lone_segment()? })
+        Some(LonePacket { path, frame: session.alone(cx, frame)? })
     }
 
     /// Completes the transmission of a path: acknowledgements may be applied, and its timer is set

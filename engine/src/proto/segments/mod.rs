@@ -30,6 +30,7 @@
 //! 5. [`Core::poll_acknowledgements`] for what was received from streams and rings.
 
 mod acknowledged;
+mod alone;
 mod capabilities;
 mod fast_path;
 mod incoming;
@@ -70,7 +71,9 @@ use crate::proto::ready::Work;
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
-pub(crate) use self::outgoing::{Asks, Lone, Outgoing, append_segment};
+pub(super) use self::alone::Alone;
+pub(crate) use self::alone::{PostedFrame, PostedMessage, PostedPut};
+pub(crate) use self::outgoing::{Asks, Outgoing, append_segment};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
 pub(crate) use self::slots::SegmentId;
 pub(crate) use self::split::{split_checked, split_segment};

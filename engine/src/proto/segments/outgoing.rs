@@ -3,7 +3,6 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::context::Cx;
-use super::super::packet;
 use super::super::session::{ControlFrame, Session};
 use super::segment::{Place, SegmentPool};
 use super::slots::{SegmentId, SegmentQueue, SegmentSlots};
@@ -43,55 +42,6 @@ pub(crate) enum Asks {
     /// The lane does not acknowledge, and the peer does after its usual delay; at once where a
     /// user's send waits, and nothing else is to be sent.
     WhenAwaited,
-}
-
-/// The only segment that a session has to send.
-pub(crate) struct Lone<'a> {
-    segments: &'a mut Segments,
-    id: SegmentId,
-    /// Its length, header included.
-    bytes: usize,
-    /// A user's send waits for its acknowledgement.
-    is_awaited: bool,
-}
-
-impl<'a> Lone<'a> {
-    /// Takes it for a stream, with whether it has checksums there ([`append_segment`]).
-    #[inline]
-    pub(crate) fn take_for_stream(self) -> (Outgoing<'a>, bool) {
-        let has_checksums = self.segments.has_checksums;
-        (self.take(), has_checksums)
-    }
-
-    /// Takes it, for a lane that does not acknowledge.
-    #[inline(always)]
-    pub(crate) fn take(self) -> Outgoing<'a> {
-        let Self { segments, id, is_awaited, .. } = self;
-        segments.open = None;
-        let asks = segments.asks_when_awaited(is_awaited, true);
-        let bytes = segments.seal_first(id, asks);
-        Outgoing { token: id.to_token(), bytes, is_last: true, is_awaited }
-    }
-}
-
-impl packet::PayloadSource for Lone<'_> {
-    #[inline]
-    fn waiting_bytes(&self) -> usize {
-        self.bytes
-    }
-
-    #[inline(always)]
-    fn fill(&mut self, room: &mut [u8]) -> Option<packet::Filled> {
-        let room = room.get_mut(..self.bytes)?;
-        self.segments.open = None;
-        room.copy_from_slice(self.segments.seal_first(self.id, false));
-        let (token, bytes) = (self.id.to_token(), room.len());
-        Some(packet::Filled { token, bytes, ack_now: self.is_awaited })
-    }
-
-    fn fill_again(&mut self, _: u64, _: &mut [u8]) -> Option<packet::Filled> {
-        None
-    }
 }
 
 /// Result of a queue's search for a segment to send.
@@ -298,20 +248,6 @@ impl Session {
         self.segments.seal_next(&cx.shared.pool, next, is_stream, asks)
     }
 
-    /// Returns the segment that was staged last, if nothing else waits. `None`: more waits, or
-    /// [`Self::poll_segment`] has other work to do.
-    #[inline(always)]
-    pub(crate) fn lone_segment(&mut self) -> Option<Lone<'_>> {
-        let is_lone = self.is_free_of(Uncommon::SENDING)
-            && !self.one_sided.has_ready()
-            && shortcut!("a single segment");
-        let segments = &mut self.segments;
-        let OpenSegment { id, .. } = segments.open.filter(|_| is_lone)?;
-        let segment = segments.slots.at_mut(id)?;
-        let (bytes, is_awaited) = (segment.bytes, !segment.operations.is_empty());
-        Some(Lone { segments, id, bytes, is_awaited })
-    }
-
     /// Returns the next segment for the control connection while that carries all of them, and
     /// whether it has checksums ([`append_segment`]). `None`: there is nothing to send.
     ///
@@ -394,7 +330,7 @@ impl Segments {
                 let segment = next.and_then(|id| self.slots.get(id));
                 let is_awaited = segment.is_some_and(|segment| !segment.operations.is_empty());
                 // Sends may wait for space.
-                let is_full = is_stream && !self.has_any_room(pool);
+                let is_full = is_stream && !self.has_any_room(pool, 0);
                 self.asks_when_awaited(is_awaited || is_full, is_last || is_full)
             }
         };

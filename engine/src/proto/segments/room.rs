@@ -152,11 +152,11 @@ impl Segments {
                 && (is_control || unsent() < self.unsent_max as usize))
     }
 
-    /// Returns whether a message of any length would find space.
-    pub(super) fn has_any_room(&self, pool: &SegmentPool) -> bool {
+    /// Returns whether a message of any length would find space, after `more` short segments.
+    pub(super) fn has_any_room(&self, pool: &SegmentPool, more: usize) -> bool {
         let has_frames = self.next_frame.wrapping_sub(self.base) < FRAMES_MAX - FRAMES_KEPT;
         has_frames
-            && pool.has_room(self.short_held(), false)
+            && pool.has_room(self.short_held() + more, false)
             && pool.has_room_for_long(self.long_held as usize, LONG_PAYLOAD_BYTES)
     }
 
@@ -201,7 +201,7 @@ impl Segments {
     ///
     /// RR-SEG-2.
     #[inline(always)]
-    fn take_number(&mut self, base: u32) -> u32 {
+    pub(super) fn take_number(&mut self, base: u32) -> u32 {
         self.chain.keep_up(base);
         let frame = self.next_frame;
         self.next_frame = frame.wrapping_add(1);

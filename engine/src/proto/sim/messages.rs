@@ -83,14 +83,15 @@ pub(crate) fn stage(core: &mut Core, memory: &mut Memory) {
 }
 
 impl Net {
-    /// Sends the next message of a flow; its tag is its number there. Returns the operation, unless
-    /// the message is staged at once.
-    pub(crate) fn send(&mut self, flow: Flow, length: usize, level: CompletionLevel) -> Option<Id> {
-        let tag = self.messages(&flow);
-        let bytes = content(&flow, tag, length);
-        let now_ns = self.now_ns();
-        let engine = &mut self.engines[flow.from];
-        let peer = engine.peers[&(flow.to, flow.target)];
+    /// Returns the next message of a flow: its tag is its number there.
+    pub(super) fn next_message(
+        &self,
+        flow: &Flow,
+        length: usize,
+        level: CompletionLevel,
+    ) -> (SendRequest, Vec<u8>) {
+        let tag = self.messages(flow);
+        let peer = self.engines[flow.from].peers[&(flow.to, flow.target)];
         let request = SendRequest {
             endpoint: flow.source,
             level,
@@ -98,10 +99,24 @@ impl Net {
             data: data_of(tag, length).filter(|_| self.has_data),
             ..send_request(peer, flow.context, tag, length as u64)
         };
+        (request, content(flow, tag, length))
+    }
+
+    /// Notes a message that was sent, by this operation unless it was staged at once.
+    pub(super) fn note_sent(&mut self, flow: Flow, length: usize, id: Option<Id>) {
+        self.sent.entry(flow).or_default().push((length, id));
+    }
+
+    /// Sends the next message of a flow. Returns the operation, unless the message is staged at
+    /// once.
+    pub(crate) fn send(&mut self, flow: Flow, length: usize, level: CompletionLevel) -> Option<Id> {
+        let (request, bytes) = self.next_message(&flow, length, level);
+        let now_ns = self.now_ns();
+        let engine = &mut self.engines[flow.from];
         let id = if level == CompletionLevel::Inject
             && request.is_plain()
             && !must_wait()
-            && let Ok(to) = engine.core.destination(peer)
+            && let Ok(to) = engine.core.destination(request.peer)
             && let Some(room) = engine.core.stage_now(to, &request)
         {
             room.copy_from_slice(&bytes);
@@ -112,7 +127,7 @@ impl Net {
             engine.core.enqueue(id, now_ns);
             Some(id)
         };
-        self.sent.entry(flow).or_default().push((length, id));
+        self.note_sent(flow, length, id);
         id
     }
 

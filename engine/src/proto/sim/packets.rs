@@ -19,6 +19,7 @@ use crate::proto::keys::{JobKeys, SessionKeys, SessionNames};
 use crate::proto::paths::{Index, PRIMARY, Paths, ReceiveInfo, Timeout, Transmit};
 use crate::proto::rails::{RailInfo, path_number};
 use crate::proto::ready::Work;
+use crate::proto::segments::PostedMessage;
 use crate::wire::packet::{FLAG_MTU_PROBE, PACKET_TAG_BYTES, Packet};
 
 /// Rails of each engine; a session has one path, or one per rail.
@@ -139,17 +140,22 @@ impl Net {
         let to = 1 - from;
         let flow = Flow::between(from, to);
         self.receive_of(flow, 8);
-        let staged = self.send(flow, 8, CompletionLevel::Inject);
-        assert!(staged.is_none(), "there is credit");
+        let (request, bytes) = self.next_message(&flow, 8, CompletionLevel::Inject);
         let (slot, now_ns) = (self.engines[from].slots[&to], self.now_ns());
         let Engine { core, paths, memory, .. } = &mut self.engines[from];
-        core.ready_mut().take_if_latest(slot, Work::Flush);
         let mut room = [0; PACKET_BYTES_MAX + 100];
-        let lone = paths.lone_packet(core, slot);
+        let fill = |room: &mut [u8]| room.copy_from_slice(&bytes);
+        let frame =
+            PostedMessage { request: &request, target: flow.target, fill, whole: Some(&bytes) };
+        let lone = paths.lone_packet(core, slot, &frame).filter(|packet| packet.may_go(now_ns));
         let Some(out) = lone.and_then(|packet| packet.write(now_ns, &mut room)) else {
+            let staged = self.send(flow, 8, CompletionLevel::Inject);
+            assert!(staged.is_none(), "there is credit");
+            self.engines[from].core.ready_mut().take_if_latest(slot, Work::Flush);
             return self.flush(from, slot);
         };
         paths.end_transmit(core, (slot, PRIMARY), false, memory);
+        self.note_sent(flow, 8, None);
         let bytes = room[..out.bytes].to_vec();
         self.send_packet(from, out, bytes);
     }

@@ -104,31 +104,35 @@ impl Path {
         None
     }
 
-    /// Writes a datagram, as [`Self::poll_transmit`] does, for payload that is all that waits,
-    /// where no probe is due, nothing is remembered as lost, and less than half of the window is in
-    /// use: window and pacer do not apply then. `None`: use the general path; nothing has changed.
-    #[inline]
-    pub(crate) fn transmit_lone(
+    /// Returns whether [`Self::transmit_alone`] may send payload that is all that waits: no probe
+    /// is due, nothing is remembered as lost, and less than half of the window is in use, so that
+    /// window and pacer do not apply.
+    #[inline(always)]
+    pub(crate) fn may_transmit_alone(&self, now_ns: u64, payload: &impl PayloadSource) -> bool {
+        let overhead = PACKET_HEADER_BYTES + FLOOR_BYTES + ACK_BYTES_MAX + self.config.tag_bytes;
+        let bytes = payload.waiting_bytes() + overhead;
+        let (datagram, in_flight) = (self.mtu.current(), self.sent.bytes_in_flight());
+        !self.is_probing()
+            && !self.sent.has_lost()
+            && !self.is_filling()
+            && bytes <= datagram
+            && self.congestion.is_uncongested()
+            && in_flight + bytes as u64 <= UNPACED_PACKETS * datagram as u64
+            && (self.sent.count() == 0 || self.mtu.rests(now_ns))
+            && shortcut!("a common packet")
+    }
+
+    /// Writes a datagram, as [`Self::poll_transmit`] does, after [`Self::may_transmit_alone`]
+    /// returned `true`.
+    #[inline(always)]
+    pub(crate) fn transmit_alone(
         &mut self,
         now_ns: u64,
         payload: &mut impl PayloadSource,
         out: &mut [u8],
     ) -> Option<(usize, u64)> {
-        let bytes = payload.waiting_bytes();
-        let overhead = PACKET_HEADER_BYTES + FLOOR_BYTES + ACK_BYTES_MAX + self.config.tag_bytes;
-        let (datagram, in_flight) = (self.mtu.current(), self.sent.bytes_in_flight());
-        let is_common = !self.is_probing()
-            && !self.sent.has_lost()
-            && !self.is_filling()
-            && bytes + overhead <= datagram
-            && self.congestion.is_uncongested()
-            && in_flight + ((bytes + overhead) as u64) <= UNPACED_PACKETS * datagram as u64
-            && (self.sent.count() == 0 || self.mtu.rests(now_ns));
-        if !is_common || !shortcut!("a common packet") {
-            return None;
-        }
         self.pacer.release();
-        if in_flight == 0 {
+        if self.sent.bytes_in_flight() == 0 {
             self.pacer.rest();
         }
         let lead = self.lead_here(now_ns, true, out);

@@ -161,8 +161,8 @@ impl PathPair {
             let (_, before, _) = end.path.load();
             let probes = end.path.counters().probes;
             let waits = super::super::PayloadSource::waiting_bytes(&end.sender) > 0;
-            let lone = if waits {
-                end.path.transmit_lone(now_ns, &mut end.sender, &mut self.out)
+            let lone = if waits && end.path.may_transmit_alone(now_ns, &end.sender) {
+                end.path.transmit_alone(now_ns, &mut end.sender, &mut self.out)
             } else {
                 None
             };

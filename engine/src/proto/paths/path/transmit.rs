@@ -5,7 +5,7 @@ use super::uncommon::PathReasons;
 use super::{PathValidation, SessionPath};
 use crate::proto::context::Cx;
 use crate::proto::packet::{Filled, PayloadSource};
-use crate::proto::segments::{Asks, Lone};
+use crate::proto::segments::{Alone, Asks, PostedFrame};
 use crate::proto::session::Session;
 use crate::wire::packet::PACKET_TAG_BYTES;
 
@@ -44,22 +44,21 @@ impl PayloadSource for SegmentSource<'_> {
 }
 
 impl SessionPath {
-    /// Returns whether it may send the only waiting segment of its session with few checks.
+    /// Returns whether it is in the common state.
     #[inline(always)]
-    pub(in crate::proto::paths) fn may_transmit_lone(&self) -> bool {
+    pub(in crate::proto::paths) fn may_transmit_alone(&self) -> bool {
         self.is_free_of(PathReasons::SENDING)
     }
 
-    /// Writes the only waiting segment of its session. `None`: use [`Self::poll_transmit`]; nothing
-    /// has changed.
-    #[inline]
-    pub(in crate::proto::paths) fn transmit_lone(
+    /// Writes a frame that goes alone, in the common state.
+    #[inline(always)]
+    pub(in crate::proto::paths) fn transmit_alone<P: PostedFrame>(
         &mut self,
-        segment: &mut Lone<'_>,
+        frame: &mut Alone<'_, P>,
         now_ns: u64,
         room: &mut [u8],
     ) -> Option<Transmit> {
-        let packet = self.packets.transmit_lone(now_ns, segment, room)?;
+        let packet = self.packets.transmit_alone(now_ns, frame, room)?;
         Some(self.seal(room, packet, true))
     }
 

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use super::super::*;
 use super::pair::*;
+use crate::proto::segments::PostedMessage;
+use crate::proto::sim::send_request;
 
 /// Returns a net with two paths and traffic: undrained packets, an address to probe, the stream on
 /// the second path, outstanding segments.
@@ -45,7 +47,8 @@ fn closed_session_leaves_no_state_in_its_slot() {
     let mut net = busy();
     let before = net.engines[ACCEPTOR].paths.counters();
     let now_ns = net.now_ns();
-    let Engine { paths, core, memory, .. } = &mut net.engines[ACCEPTOR];
+    let Engine { paths, core, memory, peers, .. } = &mut net.engines[ACCEPTOR];
+    let &peer = peers.values().next().unwrap();
     paths.close(SLOT);
     assert_eq!(format!("{:?}", paths.of(SLOT).unwrap()), format!("{:?}", Paths::default()));
     assert!(paths.is_empty() && paths.shared.by_session.is_empty());
@@ -65,7 +68,10 @@ fn closed_session_leaves_no_state_in_its_slot() {
     paths.handle_link(core, now_ns, 0, false);
     paths.watch_stream(now_ns, SLOT);
     assert!(!paths.prepare_final_ack(SLOT) && paths.shared.to_drain.is_empty());
-    assert!(paths.lone_packet(core, SLOT).is_none());
+    let request = send_request(peer, 0, 0, 8);
+    let frame =
+        PostedMessage { request: &request, target: 0, fill: |_: &mut [u8]| {}, whole: None };
+    assert!(paths.lone_packet(core, SLOT, &frame).is_none());
     for index in 0..RAILS {
         let mut room = [0; 2000];
         assert!(paths.poll_transmit(core, (SLOT, index), now_ns, &mut room).is_none());

@@ -1,0 +1,71 @@
+//! Messages that go on the stream from user memory, and are copied afterwards.
+//!
+//! A segment is kept until it is acknowledged, so that its payload is copied. If nothing is ahead
+//! of it, the copy is made while its receiver handles it already.
+
+use super::engine::Engine;
+use crate::proto::segments::Route;
+use crate::proto::send::{SendDestination, SendRequest};
+use crate::types::Hint;
+
+/// Minimum length of these messages, in bytes: the kernel gathers two pieces, and a copy of less is
+/// faster.
+const STREAMED_BEFORE_COPY_BYTES_MIN: u64 = 4 << 10;
+
+impl Engine {
+    /// Sends a newly posted message with these bytes, if it goes on the stream and nothing is ahead
+    /// of it. Returns `false`, without effect, if not.
+    #[inline(always)]
+    pub(super) fn stream_before_copy(
+        &mut self,
+        to: SendDestination,
+        request: &SendRequest,
+        more: bool,
+        bytes: &[u8],
+    ) -> bool {
+        request.length >= STREAMED_BEFORE_COPY_BYTES_MIN
+            && self.may_stream_before_copy(to.session, request, more)
+            && self.send_before_copy(to, request, bytes)
+    }
+
+    /// Returns whether nothing is ahead of a newly posted message on the stream.
+    fn may_stream_before_copy(&self, session: u32, request: &SendRequest, more: bool) -> bool {
+        let state = &*self.state;
+        let Some(control) = state.controls.get(session) else { return false };
+        let goes_now = match request.hint {
+            // The others of a turn coalesce.
+            Hint::None => !more && control.is_unused_in(state.polls),
+            Hint::Latency => true,
+            Hint::Priority | Hint::Bulk => false,
+        };
+        let is_free = goes_now
+            && control.is_free()
+            && control.long_bytes_left(state.polls) > 0
+            && state.is_by_datagram(session)
+            && state.may_begin_long(session);
+        let route = state.core.session(session).and_then(|it| it.route_if_next(request));
+        is_free && route == Some(Route::Stream) && shortcut!("a send before its copy")
+    }
+
+    /// Stages and sends the message. Returns `false`, without effect, if it has no credit or space.
+    fn send_before_copy(
+        &mut self,
+        to: SendDestination,
+        request: &SendRequest,
+        bytes: &[u8],
+    ) -> bool {
+        if self.state.core.stage_now(to, request).is_none() {
+            return false;
+        }
+        let polls = self.state.polls;
+        let mut cx = self.setup();
+        cx.controls.of(to.session).count_long(polls, bytes.len());
+        cx.controls.send_uncopied(to.session, bytes, &mut cx.lanes);
+        self.send_rest(to.session);
+        if request.hint == Hint::None {
+            // The others of a turn coalesce.
+            self.state.is_first_of_turn(to.session);
+        }
+        true
+    }
+}
