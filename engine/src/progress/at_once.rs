@@ -7,25 +7,27 @@ use crate::proto::paths::{PRIMARY, Paths};
 use crate::proto::segments::PostedFrame;
 
 impl Engine {
-    /// Sends a frame alone in its segment, if that is what its hint requires, nothing is ahead of
-    /// it, and its transport is in the common state. Returns `false`, without effect, if not.
-    /// `more`: its poster has others, to be sent with it.
+    /// Returns whether a frame that is posted now is sent at once. The first message of a turn is
+    /// not to wait for the next turn; others coalesce. `more`: its poster has others, to be sent
+    /// with it.
     #[inline(always)]
-    pub(super) fn send_at_once<P: PostedFrame>(
-        &mut self,
-        session: u32,
-        more: bool,
-        frame: &P,
-    ) -> bool {
+    pub(super) fn goes_at_once(&mut self, session: u32, hint: Hint, more: bool) -> bool {
         let state = &mut *self.state;
-        let control = state.controls.of(session);
-        let goes_now = match frame.hint() {
-            // The others of a turn coalesce.
-            Hint::None | Hint::Priority => !more && control.is_unused_in(state.polls),
+        match hint {
+            Hint::None | Hint::Priority => {
+                !more && state.controls.of(session).is_unused_in(state.polls)
+            }
             Hint::Latency => true,
             Hint::Bulk => false,
-        };
-        if !goes_now || control.has_unsent() || state.datagrams.waits_for_room() {
+        }
+    }
+
+    /// Sends a frame alone in its segment, if nothing is ahead of it, and its transport is in the
+    /// common state. Returns `false`, without effect, if not.
+    #[inline(always)]
+    pub(super) fn send_at_once<P: PostedFrame>(&mut self, session: u32, frame: &P) -> bool {
+        let state = &mut *self.state;
+        if state.controls.of(session).has_unsent() || state.datagrams.waits_for_room() {
             return false;
         }
         let sent = match state.paths.ring_of(session) {

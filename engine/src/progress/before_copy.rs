@@ -13,32 +13,25 @@ use crate::types::Hint;
 const STREAMED_BEFORE_COPY_BYTES_MIN: u64 = 4 << 10;
 
 impl Engine {
-    /// Sends a newly posted message with these bytes, if it goes on the stream and nothing is ahead
+    /// Sends a newly posted message with these bytes at once, if it goes on the stream and nothing is ahead
     /// of it. Returns `false`, without effect, if not.
     #[inline(always)]
     pub(super) fn stream_before_copy(
         &mut self,
         to: SendDestination,
         request: &SendRequest,
-        more: bool,
         bytes: &[u8],
     ) -> bool {
         request.length >= STREAMED_BEFORE_COPY_BYTES_MIN
-            && self.may_stream_before_copy(to.session, request, more)
+            && self.may_stream_before_copy(to.session, request)
             && self.send_before_copy(to, request, bytes)
     }
 
     /// Returns whether nothing is ahead of a newly posted message on the stream.
-    fn may_stream_before_copy(&self, session: u32, request: &SendRequest, more: bool) -> bool {
+    fn may_stream_before_copy(&self, session: u32, request: &SendRequest) -> bool {
         let state = &*self.state;
         let Some(control) = state.controls.get(session) else { return false };
-        let goes_now = match request.hint {
-            // The others of a turn coalesce.
-            Hint::None => !more && control.is_unused_in(state.polls),
-            Hint::Latency => true,
-            Hint::Priority | Hint::Bulk => false,
-        };
-        let is_free = goes_now
+        let is_free = request.hint != Hint::Priority
             && control.is_free()
             && control.long_bytes_left(state.polls) > 0
             && state.is_by_datagram(session)

@@ -321,32 +321,16 @@ impl Engine {
         }
     }
 
-    /// Sends the data staged last as its hint requires.
-    #[inline(always)]
-    pub(super) fn flush_posted(&mut self, session: u32, hint: Hint, more: bool) {
-        match hint {
-            Hint::None | Hint::Priority if !more => self.flush_first(session),
-            Hint::None | Hint::Priority | Hint::Bulk => {}
-            Hint::Latency => self.flush_alone(session),
+    /// Sends the data staged last at once; a message with [`Hint::Latency`] without later data.
+    pub(super) fn flush_posted(&mut self, session: u32, hint: Hint) {
+        if hint != Hint::Latency {
+            self.state.is_first_of_turn(session);
         }
-    }
-
-    /// Sends the data staged last at once, without later data.
-    fn flush_alone(&mut self, session: u32) {
         self.state.core.ready_mut().take_if_latest(session, Work::Flush);
         self.flush(session);
         self.driver.flush_datagrams();
-        self.state.core.with(session, |it, _| it.segments.close_segment());
-    }
-
-    /// Sends the data staged last at once if no message was since the last turn: a single message
-    /// does not wait for the next turn, a burst coalesces.
-    #[inline]
-    pub(crate) fn flush_first(&mut self, session: u32) {
-        if self.state.is_first_of_turn(session) {
-            self.state.core.ready_mut().take_if_latest(session, Work::Flush);
-            self.flush(session);
-            self.driver.flush_datagrams();
+        if hint == Hint::Latency {
+            self.state.core.with(session, |it, _| it.segments.close_segment());
         }
     }
 }

@@ -233,7 +233,8 @@ impl Engine {
         more: bool,
     ) -> bool {
         let frame = PostedPut { request, target: endpoint, bytes };
-        if self.send_at_once(session, more, &frame) {
+        let goes_at_once = self.goes_at_once(session, request.hint, more);
+        if goes_at_once && self.send_at_once(session, &frame) {
             self.state.completions.count_copied(bytes.len() as u64);
             self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);
             return true;
@@ -245,7 +246,9 @@ impl Engine {
         room.copy_from_slice(bytes);
         self.state.completions.count_copied(bytes.len() as u64);
         self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);
-        self.flush_posted(session, request.hint, more);
+        if goes_at_once {
+            self.flush_posted(session, request.hint);
+        }
         true
     }
 }

@@ -129,22 +129,27 @@ impl Engine {
         if must_wait() {
             return Ok(self.send_in_new_room(to, request, more, fill));
         }
-        let frame = PostedMessage { request, target: to.endpoint, fill: &fill, whole };
-        if self.send_at_once(to.session, more, &frame) {
-            self.state.completions.count_copied(request.length);
-            return Ok(true);
-        }
-        if let Some(bytes) = whole
-            && self.stream_before_copy(to, request, more, bytes)
-        {
-            return Ok(true);
+        let goes_at_once = self.goes_at_once(to.session, request.hint, more);
+        if goes_at_once {
+            let frame = PostedMessage { request, target: to.endpoint, fill: &fill, whole };
+            if self.send_at_once(to.session, &frame) {
+                self.state.completions.count_copied(request.length);
+                return Ok(true);
+            }
+            if let Some(bytes) = whole
+                && self.stream_before_copy(to, request, bytes)
+            {
+                return Ok(true);
+            }
         }
         let Some(room) = self.state.core.stage_now(to, request) else {
             return Ok(self.send_in_new_room(to, request, more, fill));
         };
         fill(room);
         self.state.completions.count_copied(request.length);
-        self.flush_posted(to.session, request.hint, more);
+        if goes_at_once {
+            self.flush_posted(to.session, request.hint);
+        }
         Ok(true)
     }
 
@@ -168,7 +173,9 @@ impl Engine {
                 {
                     fill(room);
                     self.state.completions.count_copied(request.length);
-                    self.flush_posted(to.session, request.hint, more);
+                    if self.goes_at_once(to.session, request.hint, more) {
+                        self.flush_posted(to.session, request.hint);
+                    }
                     return true;
                 }
             }

@@ -185,7 +185,7 @@ impl Session {
             && frame.may_go_now(self, &cx.shared.config)
             && shortcut!("a frame that goes alone");
         let segments = &mut self.segments;
-        (is_next && segments.has_room(&cx.shared.pool, usize::MAX, false)).then_some(Alone {
+        (is_next && segments.has_room_alone(&cx.shared.pool)).then_some(Alone {
             segments,
             cx,
             frame,
@@ -222,10 +222,8 @@ impl<P: PostedFrame> Alone<'_, P> {
         self.frame.fill(segment.newest(self.frame.payload_bytes()));
         let asks_ack = asks(self.segments, &self.cx.shared.pool);
         let header = self.segments.header(asks_ack);
-        segment.seal(header);
-        let id = self.segments.slots.push(segment);
-        let kept = debug_assert_some!(self.segments.slots.get(id), "it was just added");
-        (id, kept.map_or(&[], SegmentBuffer::whole))
+        let (id, segment) = self.segments.slots.push(segment);
+        (id, segment.seal(header))
     }
 
     /// Sends it by a ring: `write` gets the segment in two parts, and returns whether there was
@@ -249,7 +247,7 @@ impl<P: PostedFrame> Alone<'_, P> {
                 let whole = segment.seal(header);
                 let is_written = write([&whole[..whole.len() - length], payload]);
                 segment.newest(length).copy_from_slice(payload);
-                (self.segments.slots.push(segment), is_written)
+                (self.segments.slots.push(segment).0, is_written)
             }
         };
         if is_written { Ok(()) } else { Err(id.to_token()) }

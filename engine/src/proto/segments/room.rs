@@ -106,7 +106,7 @@ impl Segments {
         let id = open.unwrap_or_else(|| {
             // A segment's frames are consecutive.
             self.close_open();
-            let id = self.slots.push(pool.take_long(self.next_frame, length));
+            let (id, _) = self.slots.push(pool.take_long(self.next_frame, length));
             self.long.push_back(&mut self.slots, id);
             self.uncommon.add(Uncommon::QUEUED);
             self.long_held += 1;
@@ -116,6 +116,13 @@ impl Segments {
         let segment = debug_assert_some!(self.slots.at_mut(id), "the long segment is unsent")?;
         segment.place = Place::Ready;
         Some(Pushed { frame, base, id })
+    }
+
+    /// Returns whether a message in a segment of its own would find space.
+    #[inline(always)]
+    pub(super) fn has_room_alone(&self, pool: &SegmentPool) -> bool {
+        self.next_frame.wrapping_sub(self.base) < FRAMES_MAX - FRAMES_KEPT
+            && pool.has_room(self.short_held(), false)
     }
 
     /// Returns the number of its segments that fit a datagram.
@@ -193,7 +200,7 @@ impl Segments {
     #[inline(always)]
     fn open_another(&mut self, pool: &mut SegmentPool) -> OpenSegment {
         self.close_open();
-        let id = self.slots.push(pool.take_short(self.next_frame));
+        let (id, _) = self.slots.push(pool.take_short(self.next_frame));
         OpenSegment { id, room: self.segment_bytes - SEGMENT_HEADER_BYTES }
     }
 
@@ -278,7 +285,7 @@ impl Segments {
         }
         self.close_open();
         let number = self.take_number(base);
-        let id = self.slots.push(pool.take_short(number));
+        let (id, _) = self.slots.push(pool.take_short(number));
         self.slow.push_back(&mut self.slots, id);
         self.uncommon.add(Uncommon::QUEUED);
         let segment = self.slots.get_mut(id)?;

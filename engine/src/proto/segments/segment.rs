@@ -123,6 +123,10 @@ struct Class {
     buffer_bytes: usize,
     /// Maximum number, not counting the minimum of each session.
     limit: usize,
+    /// Those that are neither reserved for control frames nor for sessions beyond the limit.
+    messages_max: usize,
+    /// Half of them, which one session may have.
+    session_max: usize,
     made: usize,
     used: usize,
     /// Free buffers, for reuse.
@@ -133,21 +137,23 @@ struct Class {
 impl Class {
     /// Creates a class of as many buffers of `buffer_bytes` as fit `bytes`.
     fn new(buffer_bytes: usize, bytes: usize) -> Self {
-        let limit = (bytes / buffer_bytes).max(1);
-        Self { buffer_bytes, limit, made: 0, used: 0, idle: Vec::new() }
+        let (limit, messages_max, session_max) = (0, 0, 0);
+        let (made, used, idle) = (0, 0, Vec::new());
+        let class = Self { buffer_bytes, limit, messages_max, session_max, made, used, idle };
+        class.with_limit((bytes / buffer_bytes).max(1))
     }
 
-    /// Returns those that are neither reserved for control frames nor for sessions beyond the
-    /// limit.
-    #[inline]
-    fn of_messages(&self) -> usize {
-        self.limit - self.limit.div_ceil(8)
+    /// Sets the maximum number.
+    fn with_limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self.messages_max = limit - limit.div_ceil(8);
+        self.session_max = self.messages_max.div_ceil(2);
+        self
     }
 
     #[inline]
     fn has_room(&self, held: usize) -> bool {
-        let limit = self.of_messages();
-        held == 0 || (self.used < limit && held < limit.div_ceil(2))
+        held == 0 || (self.used < self.messages_max && held < self.session_max)
     }
 
     /// Takes an empty segment.
@@ -211,7 +217,7 @@ impl SegmentPool {
     /// Allows as many short ones as buffers of `usual_bytes` would be: most are filled up to there
     /// only, and pages that are not written take no memory.
     pub(crate) fn with_usual_bytes(mut self, usual_bytes: usize, bytes: usize) -> Self {
-        self.short.limit = (bytes / usual_bytes).max(1);
+        self.short = self.short.with_limit((bytes / usual_bytes).max(1));
         self
     }
 
@@ -260,7 +266,7 @@ impl SegmentPool {
     /// usual length, which can be pulled, share the memory that is allowed, and none is guaranteed.
     #[inline]
     pub(super) fn takes_long(&self, length: u64) -> bool {
-        length <= LONG_PAYLOAD_BYTES as u64 || self.longest.used < self.longest.of_messages().max(1)
+        length <= LONG_PAYLOAD_BYTES as u64 || self.longest.used < self.longest.messages_max.max(1)
     }
 
     /// Returns the class of a long segment with a frame of `length` bytes.
@@ -272,7 +278,7 @@ impl SegmentPool {
     /// leaves half to messages; and no session has more than what is left, so that the next session
     /// gets as much.
     pub(crate) fn has_room_for_bulk(&self, held: usize) -> bool {
-        let half = self.short.of_messages() / 2;
+        let half = self.short.messages_max / 2;
         held == 0 || held < half.saturating_sub(self.short.used)
     }
 

@@ -68,16 +68,17 @@ impl SegmentSlots {
 
     /// Adds the next segment.
     #[inline(always)]
-    pub(super) fn push(&mut self, segment: Box<SegmentBuffer>) -> SegmentId {
+    pub(super) fn push(&mut self, segment: Box<SegmentBuffer>) -> (SegmentId, &mut SegmentBuffer) {
         if self.tail == SegmentId::NONE.0 || self.span() == self.ring.len() {
             self.make_room();
         }
         let number = self.tail;
         let at = self.index(number);
-        self.ring[at] = Some(segment);
         self.tail = number.wrapping_add(1);
         self.held += 1;
-        SegmentId(number)
+        let slot = &mut self.ring[at];
+        debug_assert!(slot.is_none(), "the slots after the newest segment are empty");
+        (SegmentId(number), slot.insert(segment))
     }
 
     #[inline]
@@ -293,7 +294,7 @@ mod tests {
             for (frame, (what, which)) in (0u32..).zip(steps) {
                 match what {
                     0..=2 => {
-                        let id = slots.push(pool.take_short(frame));
+                        let (id, _) = slots.push(pool.take_short(frame));
                         prop_assert!(id != SegmentId::NONE && !held.contains(&(id, frame)));
                         held.push((id, frame));
                         if what > 0 {
