@@ -44,6 +44,11 @@ impl Swarm {
         self.command(&["--compare", WIRE_HASHES, "--jobs", "1"])
     }
 
+    /// The same without fast paths: what is sent does not depend on them.
+    pub(crate) fn without_fast_paths(&self) -> Command {
+        self.command(&["--compare", WIRE_HASHES, "--long-ways"])
+    }
+
     /// New seeds.
     pub(crate) fn new_seeds(&self) -> Command {
         self.command(&["--seconds", NEW_SECONDS, "--jobs", "1"])

@@ -16,7 +16,7 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use libtest_mimic::{Arguments, Trial};
 use ringrail::swarm::{
-    BUGS, FIGURES, Report, WIRE_VERSION, bug_name, run_logged, run_planted, run_seed,
+    BUGS, FIGURES, Report, WIRE_VERSION, bug_name, by_long_ways, run_logged, run_planted, run_seed,
     run_throughput,
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -97,7 +97,14 @@ struct Options {
         conflicts_with_all = ["seconds", "seeds", "planted", "bug", "wire_hashes", "compare"]
     )]
     wire_log: Option<PathBuf>,
+    /// Takes no fast path, where each one is taken mostly otherwise; with --compare: what is sent
+    /// does not depend on them
+    #[arg(long, conflicts_with_all = ["figures", "planted", "bug"])]
+    long_ways: bool,
 }
+
+/// Whether runs take no fast path.
+static LONG_WAYS: AtomicBool = AtomicBool::new(false);
 
 #[derive(Default)]
 struct Total {
@@ -131,7 +138,12 @@ impl Total {
 
 /// One run; a panic of the engine is a failure like every other.
 fn try_seed(seed: u64) -> Result<Report, String> {
-    caught(|| run_seed(seed))
+    caught(|| by_chosen_ways(|| run_seed(seed)))
+}
+
+/// One run, without fast paths if the options say so.
+fn by_chosen_ways<T>(run: impl FnOnce() -> T) -> T {
+    if LONG_WAYS.load(Ordering::Relaxed) { by_long_ways(run) } else { run() }
 }
 
 fn caught(run: impl FnOnce() -> Result<Report, String>) -> Result<Report, String> {
@@ -168,7 +180,7 @@ fn replay(seed: u64) -> ExitCode {
 /// One seed, and a line in a file for everything that is sent.
 fn log_wire(seed: u64, file: &Path) -> ExitCode {
     let done = File::create(file).map_err(|error| format!("cannot write {file:?}: {error}"));
-    match done.and_then(|log| caught(|| run_logged(seed, log))) {
+    match done.and_then(|log| caught(|| by_chosen_ways(|| run_logged(seed, log)))) {
         Ok(report) => {
             println!("seed {seed} holds: {report:?}");
             ExitCode::SUCCESS
@@ -297,6 +309,7 @@ fn main() -> ExitCode {
     if let Some(seeds) = options.planted {
         return planted(options.seed.unwrap_or(0), seeds, options.bug, jobs);
     }
+    LONG_WAYS.store(options.long_ways, Ordering::Relaxed);
     let first = options.seed.unwrap_or(0);
     if let Some(file) = &options.wire_hashes {
         return write_hashes(file, first, options.seeds.unwrap_or(HASHED_SEEDS), jobs);

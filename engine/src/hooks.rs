@@ -75,9 +75,7 @@ pub(crate) mod threads;
 pub(crate) mod simulated {
     use std::cell::Cell;
 
-    #[cfg(test)]
-    pub(crate) use crate::hooks::sites::by_long_ways;
-    pub(crate) use crate::hooks::sites::{Site, rare_taken, set_rare};
+    pub(crate) use crate::hooks::sites::{Site, by_long_ways, rare_taken, set_rare};
 
     /// Bugs that can be switched on for one thread.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -39,7 +39,7 @@ const PARTS: [Part; 10] = [
     Part { name: "models", run: models, minutes: |_| 5 },
     Part { name: "uring", run: uring, minutes: |_| 5 },
     Part { name: "planted", run: planted, minutes: |_| 5 },
-    Part { name: "swarm", run: new_seeds, minutes: |_| 30 },
+    Part { name: "swarm", run: swarm, minutes: |_| 30 },
     Part { name: "fuzz", run: fuzz_targets, minutes: |_| 30 },
     Part { name: "sanitize", run: sanitizers, minutes: |_| 120 },
     Part { name: "demo", run: demonstration, minutes: |_| 7 },
@@ -157,8 +157,11 @@ fn planted(report: &mut Report, _: &Options) -> Result<(), String> {
     whole(report, execute(&mut Swarm::build()?.search_for_planted_bugs()))
 }
 
-fn new_seeds(report: &mut Report, _: &Options) -> Result<(), String> {
-    whole(report, execute(&mut Swarm::build()?.many_new_seeds()))
+/// New seeds, and the fixed ones without fast paths.
+fn swarm(report: &mut Report, _: &Options) -> Result<(), String> {
+    let swarm = Swarm::build()?;
+    execute(&mut swarm.without_fast_paths())?;
+    whole(report, execute(&mut swarm.many_new_seeds()))
 }
 
 fn fuzz_targets(report: &mut Report, _: &Options) -> Result<(), String> {

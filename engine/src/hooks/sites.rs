@@ -29,7 +29,6 @@ pub(crate) fn rare_taken() -> u64 {
 }
 
 /// What `run` gives when no short cut is taken.
-#[cfg(test)]
 pub(crate) fn by_long_ways<T>(run: impl FnOnce() -> T) -> T {
     struct Back;
     impl Drop for Back {

@@ -6,22 +6,23 @@ use crate::proto::hint::Hint;
 use crate::proto::paths::{PRIMARY, Paths};
 use crate::proto::segments::PostedFrame;
 
-impl Engine {
+impl EngineState {
     /// Returns whether a frame that is posted now is sent at once. The first message of a turn is
     /// not to wait for the next turn; others coalesce. `more`: its poster has others, to be sent
     /// with it.
     #[inline(always)]
     pub(super) fn goes_at_once(&mut self, session: u32, hint: Hint, more: bool) -> bool {
-        let state = &mut *self.state;
         match hint {
             Hint::None | Hint::Priority => {
-                !more && state.controls.of(session).is_unused_in(state.polls)
+                !more && self.controls.of(session).is_unused_in(self.polls)
             }
             Hint::Latency => true,
             Hint::Bulk => false,
         }
     }
+}
 
+impl Engine {
     /// Sends a frame alone in its segment, if nothing is ahead of it, and its transport is in the
     /// common state. Returns `false`, without effect, if not.
     #[inline(always)]

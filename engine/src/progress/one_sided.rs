@@ -233,7 +233,7 @@ impl Engine {
         more: bool,
     ) -> bool {
         let frame = PostedPut { request, target: endpoint, bytes };
-        let goes_at_once = self.goes_at_once(session, request.hint, more);
+        let goes_at_once = self.state.goes_at_once(session, request.hint, more);
         if goes_at_once && self.send_at_once(session, &frame) {
             self.state.completions.count_copied(bytes.len() as u64);
             self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);

@@ -129,7 +129,7 @@ impl Engine {
         if must_wait() {
             return Ok(self.send_in_new_room(to, request, more, fill));
         }
-        let goes_at_once = self.goes_at_once(to.session, request.hint, more);
+        let goes_at_once = self.state.goes_at_once(to.session, request.hint, more);
         if goes_at_once {
             let frame = PostedMessage { request, target: to.endpoint, fill: &fill, whole };
             if self.send_at_once(to.session, &frame) {
@@ -173,7 +173,7 @@ impl Engine {
                 {
                     fill(room);
                     self.state.completions.count_copied(request.length);
-                    if self.goes_at_once(to.session, request.hint, more) {
+                    if self.state.goes_at_once(to.session, request.hint, more) {
                         self.flush_posted(to.session, request.hint);
                     }
                     return true;

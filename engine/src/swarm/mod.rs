@@ -172,6 +172,11 @@ pub fn run_seed(seed: u64) -> Result<Report, String> {
     run(Plan::new(seed), None)
 }
 
+/// Returns the result of `run`, which takes no fast path.
+pub fn by_long_ways<T>(run: impl FnOnce() -> T) -> T {
+    simulated::by_long_ways(run)
+}
+
 /// Runs a seed with a line in `log` for everything that an engine sends: source, destination,
 /// length, the hash of all that went there so far, and the bytes. No line has a time.
 ///

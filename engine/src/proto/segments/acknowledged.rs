@@ -75,22 +75,26 @@ impl Session {
             && !self.one_sided.has_ready()
             && shortcut!("acknowledged segments that only hold memory");
         let segments = &mut self.segments;
-        loop {
-            let oldest = segments.slots.oldest();
-            let Some(segment) = oldest.filter(|it| segments.is_acked(it, ack)) else { return };
+        let mut has_moved = false;
+        while let Some(segment) = segments.slots.oldest()
+            && segments.is_acked(segment, ack)
+        {
             let is_plain = is_plain
                 && segment.place == Place::Flying
                 && !segment.is_long
                 && segment.operations.is_empty();
             if !is_plain {
-                break;
+                segments.advance_base();
+                return self.release_acked(cx, ack, effects);
             }
             if let Some(segment) = segments.slots.take_oldest() {
-                cx.shared.pool.recycle(segment);
+                cx.shared.pool.recycle_short(segment);
             }
+            has_moved = true;
+        }
+        if has_moved {
             segments.advance_base();
         }
-        self.release_acked(cx, ack, effects);
     }
 
     /// Completes [`Self::handle_frame_ack`] where sends or credit depend on the segments.

@@ -304,6 +304,14 @@ impl SegmentPool {
         }
     }
 
+    /// Takes back a short segment without operations, and keeps its memory for others.
+    #[inline(always)]
+    pub(super) fn recycle_short(&mut self, segment: Box<SegmentBuffer>) {
+        debug_assert!(!segment.is_long && segment.operations.is_empty());
+        self.short.used -= 1;
+        self.short.idle.push(segment);
+    }
+
     /// Takes a segment back, and keeps its memory for others.
     #[inline]
     pub(crate) fn recycle(&mut self, mut segment: Box<SegmentBuffer>) {
