@@ -148,11 +148,18 @@ impl ReceiveCredit {
     /// Returns whether enough credit was freed to announce it without waiting for other traffic:
     /// half of the window, or any amount while the peer's remaining credit may be too little for
     /// its next message.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_update_due(&self) -> bool {
+        // What was freed is part of what the peer has not left.
+        let left = self.left();
+        let has_much_left = left > self.window / 2 && left >= self.largest;
+        !has_much_left && self.is_much_freed()
+    }
+
+    #[inline(never)]
+    fn is_much_freed(&self) -> bool {
         let fresh = self.consumed.wrapping_add(self.window).wrapping_sub(self.announced);
-        let left = self.announced.wrapping_sub(self.arrived);
-        fresh > 0 && (fresh >= self.window.div_ceil(2) || left < self.largest)
+        fresh > 0 && (fresh >= self.window.div_ceil(2) || self.left() < self.largest)
     }
 }
 
@@ -311,7 +318,7 @@ impl ReceiveCredits {
     }
 
     /// Returns whether a limit should be announced without waiting for traffic.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_update_due(&self) -> bool {
         !planted!(LoseCreditUpdates)
             && (self.envelopes.is_update_due() || self.bytes.is_update_due())
