@@ -42,16 +42,16 @@ struct AckPolicy {
     delay_ns: u64,
 }
 
+/// The policies of [`Transport::Stream`] and [`Transport::Ring`].
+static ACK_POLICIES: [AckPolicy; 2] = [
+    AckPolicy { bytes: 128 << 10, segments: 64, quiet_turns: 48, delay_ns: 1_000_000 },
+    AckPolicy { bytes: 16 << 10, segments: u16::MAX, quiet_turns: 16, delay_ns: 50_000 },
+];
+
 impl Transport {
-    const fn ack_policy(self) -> AckPolicy {
-        match self {
-            Self::Stream => {
-                AckPolicy { bytes: 128 << 10, segments: 64, quiet_turns: 48, delay_ns: 1_000_000 }
-            }
-            Self::Ring => {
-                AckPolicy { bytes: 16 << 10, segments: u16::MAX, quiet_turns: 16, delay_ns: 50_000 }
-            }
-        }
+    #[inline]
+    fn ack_policy(self) -> &'static AckPolicy {
+        &ACK_POLICIES[self as usize]
     }
 }
 
@@ -83,13 +83,16 @@ impl PendingAck {
     /// Notes a segment of `length` bytes.
     #[inline]
     fn note(&mut self, transport: Transport, end: u32, length: usize, now_ns: u64) {
+        let bytes = length as u32;
         if self.bytes == 0 {
-            self.since_ns = now_ns;
+            let since_ns = now_ns;
+            *self = Self { since_ns, bytes, segments: 1, end, turns: 0, transport };
+            return;
         }
-        if self.bytes == 0 || is_before(self.end, end) {
+        if is_before(self.end, end) {
             self.end = end;
         }
-        self.bytes = self.bytes.saturating_add(length as u32);
+        self.bytes = self.bytes.saturating_add(bytes);
         self.segments = self.segments.saturating_add(1);
         (self.turns, self.transport) = (0, transport);
     }
@@ -97,16 +100,16 @@ impl PendingAck {
     /// Returns whether enough was received for an acknowledgement of its own.
     #[inline]
     fn is_much(&self) -> bool {
-        let AckPolicy { bytes, segments, .. } = self.transport.ack_policy();
-        self.bytes >= bytes || self.segments >= segments
+        let policy = self.transport.ack_policy();
+        self.bytes >= policy.bytes || self.segments >= policy.segments
     }
 
     /// Counts a turn, of which that with the last segment is the first, and returns whether the
     /// acknowledgement is due.
     fn is_due_after_turn(&mut self, now_ns: u64) -> bool {
-        let AckPolicy { quiet_turns, delay_ns, .. } = self.transport.ack_policy();
+        let policy = self.transport.ack_policy();
         self.turns = self.turns.saturating_add(1);
-        self.turns > quiet_turns || now_ns.saturating_sub(self.since_ns) >= delay_ns
+        self.turns > policy.quiet_turns || now_ns.saturating_sub(self.since_ns) >= policy.delay_ns
     }
 }
 
