@@ -49,11 +49,11 @@ impl Matching {
     #[inline]
     pub fn arrive(&mut self, source: u32, context: u64, tag: u64, message: u32) -> Option<u32> {
         let envelope = MatchEnvelope { source, context, tag };
-        let Some(receive) = self.matcher.take_posted(&mut self.receives, &envelope) else {
+        let Some(receive) = self.matcher.take_whole(&mut self.receives, &envelope) else {
             self.matcher.insert_unexpected(&envelope, message);
             return None;
         };
-        self.receives.remove_matched(receive).map(|(_, number)| number as u32)
+        receive.map(|(_, number)| number as u32)
     }
 
     /// A receive is posted: returns the message that it takes, or keeps it as `receive`.
@@ -71,9 +71,8 @@ impl Matching {
             return Post::Matched(kept.message);
         }
         // Its capacity serves as its number.
-        let id = self.receives.insert(0, &selector, receive.into()).expect("there is no limit");
-        self.matcher.insert_posted(&mut self.receives, id.index() as u32);
-        Post::Waiting(Waiting(id))
+        let id = self.matcher.post(&mut self.receives, 0, &selector, receive.into());
+        Post::Waiting(Waiting(id.expect("there is no limit")))
     }
 
     /// The message that a receive would take.

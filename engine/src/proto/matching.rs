@@ -48,9 +48,11 @@ mod slots;
 mod tests;
 mod unexpected;
 
+use super::table::Id;
 use bins::BinKey;
 pub(crate) use hash::Hasher;
 use posted::PostedReceives;
+use slots::Vacancies;
 pub(crate) use slots::{OperationSlot, OperationSlots, SlotState};
 use unexpected::UnexpectedQueue;
 
@@ -164,13 +166,26 @@ impl Matcher {
     /// and removes that from its bin unless it is a multi-receive.
     ///
     /// RR-MATCH-2.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn take_posted(
         &mut self,
         receives: &mut OperationSlots,
         e: &MatchEnvelope,
     ) -> Option<u32> {
-        self.posted.take(receives, &self.hasher, e)
+        self.posted.take(receives, &self.hasher, e, |_, index, _| index)
+    }
+
+    /// Matches a whole message: as [`take_posted`](Self::take_posted), and vacates the slot of the
+    /// receive, whose id and capacity it returns. `Some(None)`: it is a multi-receive.
+    ///
+    /// RR-MATCH-2.
+    #[inline(always)]
+    pub(crate) fn take_whole(
+        &mut self,
+        receives: &mut OperationSlots,
+        e: &MatchEnvelope,
+    ) -> Option<Option<(Id, u64)>> {
+        self.posted.take(receives, &self.hasher, e, Vacancies::add_matched)
     }
 
     /// Adds a message that found no receive, after all that arrived before it.
@@ -194,9 +209,39 @@ impl Matcher {
 
     /// Posts a receive or multi-receive that found no unexpected message, after all posted before
     /// it.
-    #[inline(always)]
     pub(crate) fn insert_posted(&mut self, receives: &mut OperationSlots, index: u32) {
-        self.posted.insert(receives, &self.hasher, index);
+        let selector = receives.at(index).selector();
+        self.posted.insert(&mut receives.entries, &self.hasher, index, &selector);
+    }
+
+    /// Posts a new receive at `endpoint` that found no unexpected message, after all posted before
+    /// it. `None`: all slots are in use.
+    #[inline(always)]
+    pub(crate) fn post(
+        &mut self,
+        receives: &mut OperationSlots,
+        endpoint: u16,
+        selector: &Selector,
+        capacity: u64,
+    ) -> Option<Id> {
+        let Some((id, entries)) = receives.reuse(endpoint, selector, capacity) else {
+            return self.post_in_new(receives, (endpoint, capacity), &Selector { ..*selector });
+        };
+        self.posted.insert(entries, &self.hasher, id.index() as u32, selector);
+        Some(id)
+    }
+
+    /// Does the same where no slot is vacant.
+    #[cold]
+    fn post_in_new(
+        &mut self,
+        receives: &mut OperationSlots,
+        (endpoint, capacity): (u16, u64),
+        selector: &Selector,
+    ) -> Option<Id> {
+        let id = receives.insert(endpoint, selector, capacity)?;
+        self.insert_posted(receives, id.index() as u32);
+        Some(id)
     }
 
     /// Returns the message that [`take_unexpected`](Self::take_unexpected) would take, without
@@ -210,7 +255,7 @@ impl Matcher {
     pub(crate) fn cancel_posted(&mut self, receives: &mut OperationSlots, index: u32) -> bool {
         let is_posted = receives.at(index).is_posted();
         if is_posted {
-            self.posted.remove(receives, index);
+            self.posted.remove(&mut receives.entries, index);
         }
         is_posted
     }

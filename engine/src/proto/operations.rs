@@ -55,7 +55,7 @@ impl Operations {
     }
 
     /// Inserts a receive that accepts the messages of `selector`. `None`: at the limit.
-    #[inline(always)]
+    #[inline]
     pub(super) fn insert_receive(
         &mut self,
         endpoint: u16,

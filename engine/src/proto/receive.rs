@@ -137,9 +137,7 @@ impl Core {
         if may_not_wait || planted!(IgnoreSource) || !shortcut!("a receive that waits at once") {
             return None;
         }
-        let id = operations.insert_receive(request.endpoint, &selector, request.capacity)?;
-        matcher.insert_posted(&mut operations.slots, id.index() as u32);
-        Some(id)
+        matcher.post(&mut operations.slots, request.endpoint, &selector, request.capacity)
     }
 
     /// Matches a new receive with the oldest unexpected message it accepts, or posts it. A

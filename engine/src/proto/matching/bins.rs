@@ -44,6 +44,12 @@ impl BinLink {
         self.next
     }
 
+    /// Notes that no node is before it.
+    #[inline]
+    pub(super) fn set_first(&mut self) {
+        self.prev = NIL;
+    }
+
     /// Sets `node` as the next one.
     #[inline]
     pub(super) fn set_next(&mut self, node: u32) {
@@ -71,11 +77,13 @@ impl BinNode for BinLink {
 
 /// A key and its list; no bin when `head` is `NIL`. Two per cache line, with 32 bytes each.
 #[derive(Clone, Copy, Debug)]
-struct Bin {
+pub(super) struct Bin {
     key: BinKey,
     hash: u32,
-    head: u32,
-    tail: u32,
+    /// The oldest node.
+    pub(super) head: u32,
+    /// The newest node.
+    pub(super) tail: u32,
 }
 
 const EMPTY: Bin =
@@ -114,18 +122,12 @@ impl Bins {
         }
     }
 
-    /// Returns whether the bin for `key` is at that table index.
-    #[inline]
-    pub(super) fn is_at(&self, at: usize, key: &BinKey) -> bool {
-        self.table.get(at).is_some_and(|bin| bin.head != NIL && bin.key == *key)
-    }
-
-    /// Returns the newest node of the bin for `key`, if that is at that table index, for another
-    /// one to be appended to it.
-    #[inline]
-    pub(super) fn tail_if(&mut self, at: usize, key: &BinKey) -> Option<&mut u32> {
+    /// Returns the bin for `key`, if that is at that table index. Its caller may append a node to
+    /// it, or remove the oldest of several.
+    #[inline(always)]
+    pub(super) fn at_if(&mut self, at: usize, key: &BinKey) -> Option<&mut Bin> {
         let bin = self.table.get_mut(at)?;
-        (bin.head != NIL && bin.key == *key).then_some(&mut bin.tail)
+        (bin.head != NIL && bin.key == *key).then_some(bin)
     }
 
     /// Returns the oldest node of a bin that [`find`](Self::find) found.
@@ -174,22 +176,15 @@ impl Bins {
     #[inline]
     pub(super) fn pop_front<N: BinNode>(&mut self, nodes: &mut [N], at: usize) -> u32 {
         let head = self.head(at);
-        let next = nodes[head as usize].link().next;
-        self.remove_head(nodes, at, next);
-        head
-    }
-
-    /// Removes the oldest node of a bin, whose next one is `next`.
-    #[inline(always)]
-    pub(super) fn remove_head<N: BinNode>(&mut self, nodes: &mut [N], at: usize, next: u32) {
-        let head = nodes[self.head(at) as usize].link();
-        debug_assert_eq!((head.prev, head.next), (NIL, next), "the oldest node is the first one");
+        let BinLink { prev, next, .. } = *nodes[head as usize].link();
+        debug_assert_eq!(prev, NIL, "the oldest node is the first one");
         if next == NIL {
             self.vacate(at);
         } else {
             self.table[at].head = next;
-            nodes[next as usize].link_mut().prev = NIL;
+            nodes[next as usize].link_mut().set_first();
         }
+        head
     }
 
     /// Removes `node`, which is in some bin, from it.

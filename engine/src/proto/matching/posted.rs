@@ -2,8 +2,8 @@
 
 use super::bins::Bins;
 use super::slab::NIL;
-use super::slots::{OperationSlots, SlotState};
-use super::{Hasher, MAX_SHAPES, MatchEnvelope, SelectorShape};
+use super::slots::{OperationSlot, OperationSlots, Vacancies};
+use super::{Hasher, MAX_SHAPES, MatchEnvelope, Selector, SelectorShape};
 
 /// The class with the shape [`SelectorShape::CONTEXT`]. Its bins also hold the receives whose shape
 /// found no class of its own, so their heads have to be compared.
@@ -18,7 +18,6 @@ struct ShapeClass {
 
 /// Posted receives of one endpoint in posting order. Their slots belong to the engine, and are
 /// passed to each call.
-#[derive(Default)]
 pub(super) struct PostedReceives {
     /// Number of receives.
     len: usize,
@@ -26,8 +25,9 @@ pub(super) struct PostedReceives {
     /// Bit i: class i holds receives. An arrival skips the others.
     in_use: u32,
     next_sequence: u64,
-    /// The only receive, while it is in no bin: it needs none to be found.
-    lone: Option<u32>,
+    /// The only receive, while it is in no bin: it needs none to be found. [`NIL`]: it is in one,
+    /// or not the only one.
+    lone: u32,
     /// Position of the last look-up: the next one is usually for the same bin.
     latest: Latest,
 }
@@ -58,69 +58,85 @@ impl std::fmt::Debug for PostedReceives {
     }
 }
 
+impl Default for PostedReceives {
+    fn default() -> Self {
+        Self {
+            len: 0,
+            classes: Vec::new(),
+            in_use: 0,
+            next_sequence: 0,
+            lone: NIL,
+            latest: Latest::default(),
+        }
+    }
+}
+
 impl PostedReceives {
     #[cfg(any(test, feature = "bench"))]
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds the receive or multi-receive at `index`, which is not posted.
+    /// Adds the receive or multi-receive at `index`, which is not posted, and accepts the messages
+    /// of `selector`.
     #[inline(always)]
-    pub(super) fn insert(&mut self, slots: &mut OperationSlots, hasher: &Hasher, index: u32) {
-        let slot = &mut slots.entries[index as usize];
-        slot.sequence = self.next_sequence;
+    pub(super) fn insert(
+        &mut self,
+        entries: &mut [OperationSlot],
+        hasher: &Hasher,
+        index: u32,
+        selector: &Selector,
+    ) {
+        entries[index as usize].note_posted(self.next_sequence);
         self.next_sequence += 1;
         let is_first = self.len == 0;
         debug_assert!(
-            !is_first || (self.in_use == 0 && self.lone.is_none()),
+            !is_first || (self.in_use == 0 && self.lone == NIL),
             "a class in use holds receives"
         );
         self.len += 1;
-        let state = match slot.state() {
-            SlotState::Operation => SlotState::Multi,
-            _ => SlotState::Posted,
-        };
-        let selector = slot.selector();
-        slots.set_state(index, state);
         if is_first && shortcut!("a receive posted alone") {
-            self.lone = Some(index);
+            self.lone = index;
             return;
         }
-        let wanted = SelectorShape::of(&selector);
+        let wanted = SelectorShape::of(selector);
         let (class, at) = self.latest.place();
-        if self.lone.is_none()
+        if self.lone == NIL
             && let Some(ShapeClass { shape, bins }) = self.classes.get_mut(class)
             && *shape == wanted
-            && let Some(tail) = bins.tail_if(at, &wanted.key_of_selector(&selector))
+            && let Some(bin) = bins.at_if(at, &wanted.key_of_selector(selector))
         {
             // An existing bin is of a class in use.
-            let before = std::mem::replace(tail, index);
-            let link = slots.entries[before as usize].link.append(before, index);
-            let slot = &mut slots.entries[index as usize];
+            let before = std::mem::replace(&mut bin.tail, index);
+            let link = entries[before as usize].link.append(before, index);
+            let slot = &mut entries[index as usize];
             (slot.link, slot.class) = (link, class as u8);
             return;
         }
-        self.insert_elsewhere(slots, hasher, index);
+        self.insert_elsewhere(entries, hasher, index);
     }
 
     /// Inserts into another bin than the latest.
-    fn insert_elsewhere(&mut self, slots: &mut OperationSlots, hasher: &Hasher, index: u32) {
-        if let Some(lone) = self.lone.take() {
-            self.put_into_bin(slots, hasher, lone);
+    #[inline(never)]
+    fn insert_elsewhere(&mut self, entries: &mut [OperationSlot], hasher: &Hasher, index: u32) {
+        let lone = std::mem::replace(&mut self.lone, NIL);
+        if lone != NIL {
+            self.put_into_bin(entries, hasher, lone);
         }
-        self.put_into_bin(slots, hasher, index);
+        self.put_into_bin(entries, hasher, index);
     }
 
     /// Appends a receive to its bin.
     #[inline]
-    fn put_into_bin(&mut self, slots: &mut OperationSlots, hasher: &Hasher, index: u32) {
-        debug_assert!(slots.at(index).is_posted(), "only posted receives are in bins");
-        let selector = slots.at(index).selector();
+    fn put_into_bin(&mut self, entries: &mut [OperationSlot], hasher: &Hasher, index: u32) {
+        let slot = &mut entries[index as usize];
+        debug_assert!(slot.is_posted(), "only posted receives are in bins");
+        let selector = slot.selector();
         let class = self.class_for(SelectorShape::of(&selector));
-        slots.entries[index as usize].class = class as u8;
+        slot.class = class as u8;
         let ShapeClass { shape, bins } = &mut self.classes[class];
         let key = shape.key_of_selector(&selector);
-        let at = bins.push_back(&mut slots.entries, &key, hasher.hash(&key), index);
+        let at = bins.push_back(entries, &key, hasher.hash(&key), index);
         self.latest = Latest::new(class, at);
         self.in_use |= 1 << class;
     }
@@ -158,38 +174,70 @@ impl PostedReceives {
         }
     }
 
-    /// Returns the oldest receive that accepts `e`, and removes it unless it stays.
+    /// Takes the oldest receive that accepts `e` out of its bin, unless it stays, and returns what
+    /// `end` makes of it: of its index and its slot.
     #[inline(always)]
-    pub(super) fn take(
+    pub(super) fn take<R>(
         &mut self,
         slots: &mut OperationSlots,
         hasher: &Hasher,
         e: &MatchEnvelope,
-    ) -> Option<u32> {
-        if let Some(index) = self.lone {
+        end: impl FnOnce(&mut Vacancies, u32, &mut OperationSlot) -> R,
+    ) -> Option<R> {
+        let OperationSlots { entries, vacancies, .. } = slots;
+        let entries = entries.as_mut_slice();
+        let index = self.lone;
+        if index != NIL {
             debug_assert_eq!((self.len, self.in_use), (1, 0), "it is the only receive");
-            let receive = slots.at(index);
+            let receive = &mut entries[index as usize];
             if receive.context() != e.context || !receive.accepts(e) {
                 return None;
             }
             if !receive.is_multi() {
-                self.lone = None;
-                self.note_removed(slots, index);
+                receive.note_taken();
+                self.lone = NIL;
+                self.len = 0;
             }
-            return Some(index);
+            return Some(end(vacancies, index, receive));
         }
         // Usually one shape is in use, and no other receive can be older.
         let (class, latest) = self.latest.place();
-        if self.in_use == 1 << class && class != MIXED && shortcut!("receives of one class") {
-            let ShapeClass { shape, bins } = &mut self.classes[class];
-            let key = shape.key_of_envelope(e);
-            let at = match bins.is_at(latest, &key) {
-                true => latest,
-                false => bins.find(&key, hasher.hash(&key))?,
-            };
-            self.latest = Latest::new(class, at);
-            return Some(self.take_head(slots, class, at));
+        if self.in_use != 1 << class || class == MIXED || !shortcut!("receives of one class") {
+            let index = self.take_oldest(entries, hasher, &MatchEnvelope { ..*e })?;
+            return Some(end(vacancies, index, &mut entries[index as usize]));
         }
+        let ShapeClass { shape, bins } = &mut self.classes[class];
+        let key = shape.key_of_envelope(e);
+        let at = match bins.at_if(latest, &key) {
+            Some(bin) => {
+                let index = bin.head;
+                let receive = &mut entries[index as usize];
+                let next = receive.link.next();
+                if next != NIL && !receive.is_multi() {
+                    bin.head = next;
+                    self.len -= 1;
+                    entries[next as usize].link.set_first();
+                    let receive = &mut entries[index as usize];
+                    receive.note_taken();
+                    return Some(end(vacancies, index, receive));
+                }
+                latest
+            }
+            None => bins.find(&key, hasher.hash(&key))?,
+        };
+        let index = self.take_head(entries, class, at);
+        self.latest = Latest::new(class, at);
+        Some(end(vacancies, index, &mut entries[index as usize]))
+    }
+
+    /// Takes the oldest receive that accepts `e`, of any class, or returns it if it stays.
+    #[inline(never)]
+    fn take_oldest(
+        &mut self,
+        entries: &mut [OperationSlot],
+        hasher: &Hasher,
+        e: &MatchEnvelope,
+    ) -> Option<u32> {
         let mut oldest = None;
         let mut oldest_sequence = u64::MAX;
         let mut to_try = self.in_use & !(1 << MIXED);
@@ -199,7 +247,7 @@ impl PostedReceives {
             let ShapeClass { shape, bins } = &self.classes[class];
             let key = shape.key_of_envelope(e);
             if let Some(at) = bins.find(&key, hasher.hash(&key)) {
-                let sequence = slots.at(bins.head(at)).sequence;
+                let sequence = entries[bins.head(at) as usize].sequence;
                 if sequence < oldest_sequence {
                     oldest_sequence = sequence;
                     oldest = Some((class, at));
@@ -207,30 +255,29 @@ impl PostedReceives {
             }
         }
         if self.in_use & 1 << MIXED != 0
-            && let Some(index) = self.find_mixed(slots, hasher, e)
-            && slots.at(index).sequence < oldest_sequence
+            && let Some(index) = self.find_mixed(entries, hasher, e)
+            && entries[index as usize].sequence < oldest_sequence
         {
-            if !slots.at(index).is_multi() {
-                self.remove(slots, index);
+            if !entries[index as usize].is_multi() {
+                self.remove(entries, index);
             }
             return Some(index);
         }
         let (class, at) = oldest?;
-        Some(self.take_head(slots, class, at))
+        Some(self.take_head(entries, class, at))
     }
 
     /// Takes the oldest receive of a bin of a class, or returns it if it stays.
-    #[inline(always)]
-    fn take_head(&mut self, slots: &mut OperationSlots, class: usize, at: usize) -> u32 {
+    #[inline(never)]
+    fn take_head(&mut self, entries: &mut [OperationSlot], class: usize, at: usize) -> u32 {
         let bins = &mut self.classes[class].bins;
         let head = bins.head(at);
-        let slot = &mut slots.entries[head as usize];
+        let slot = &mut entries[head as usize];
         if slot.is_multi() {
             return head;
         }
         slot.note_taken();
-        let next = slot.link.next();
-        bins.remove_head(&mut slots.entries, at, next);
+        bins.pop_front(entries, at);
         if bins.is_empty() {
             self.in_use &= !(1 << class);
         }
@@ -243,7 +290,7 @@ impl PostedReceives {
     #[cold]
     fn find_mixed(
         &self,
-        slots: &OperationSlots,
+        entries: &[OperationSlot],
         hasher: &Hasher,
         e: &MatchEnvelope,
     ) -> Option<u32> {
@@ -251,7 +298,7 @@ impl PostedReceives {
         let key = shape.key_of_envelope(e);
         let mut index = bins.head(bins.find(&key, hasher.hash(&key))?);
         while index != NIL {
-            let receive = slots.at(index);
+            let receive = &entries[index as usize];
             if receive.accepts(e) {
                 return Some(index);
             }
@@ -261,31 +308,21 @@ impl PostedReceives {
     }
 
     /// Removes a posted receive from its bin.
-    pub(super) fn remove(&mut self, slots: &mut OperationSlots, index: u32) {
-        if self.lone == Some(index) {
-            self.lone = None;
+    pub(super) fn remove(&mut self, entries: &mut [OperationSlot], index: u32) {
+        let slot = &mut entries[index as usize];
+        slot.note_removed();
+        if self.lone == index {
+            self.lone = NIL;
         } else {
-            let class = slots.at(index).class;
+            let class = slot.class;
             let bins = &mut self.classes[usize::from(class)].bins;
-            bins.unlink(&mut slots.entries, index);
+            bins.unlink(entries, index);
             if bins.is_empty() {
                 self.in_use &= !(1 << class);
             }
         }
-        self.note_removed(slots, index);
-    }
-
-    /// Notes that a receive is in no bin any more.
-    #[inline]
-    fn note_removed(&mut self, slots: &mut OperationSlots, index: u32) {
         self.len -= 1;
         debug_assert_eq!(self.len == 0, self.in_use == 0, "a class in use holds receives");
-        debug_assert!(slots.at(index).is_posted(), "only posted receives are in bins");
-        let state = match slots.at(index).is_multi() {
-            true => SlotState::Operation,
-            false => SlotState::Receive,
-        };
-        slots.set_state(index, state);
     }
 }
 

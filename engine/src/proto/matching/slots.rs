@@ -111,13 +111,35 @@ impl OperationSlot {
         self.state = SlotState::Receive;
     }
 
-    /// Vacates it, before slot `next` in the list of vacant ones.
+    /// Notes that the receive or multi-receive has left its bin.
+    pub(super) fn note_removed(&mut self) {
+        debug_assert!(self.is_posted(), "only posted receives are in bins");
+        self.state = match self.is_multi() {
+            true => SlotState::Operation,
+            false => SlotState::Receive,
+        };
+    }
+
+    /// Sets its order among the receives of its endpoint, and that it is posted.
     #[inline]
-    fn vacate(&mut self, next: u32) {
-        self.state = SlotState::Vacant;
-        // Generation 0 is skipped so that no id is ever 0.
-        self.generation = self.generation.checked_add(1).unwrap_or(1);
-        self.link.set_next(next);
+    pub(super) fn note_posted(&mut self, sequence: u64) {
+        self.sequence = sequence;
+        self.state = match self.state {
+            SlotState::Operation => SlotState::Multi,
+            _ => SlotState::Posted,
+        };
+    }
+
+    /// Makes it a receive at `endpoint`.
+    #[inline]
+    fn fill(&mut self, endpoint: u16, selector: &Selector, capacity: u64) {
+        self.tag = selector.tag;
+        self.context = selector.context;
+        self.ignore = selector.ignore;
+        self.source = selector.source.unwrap_or(ANY_SOURCE);
+        self.capacity = capacity;
+        self.endpoint = endpoint;
+        self.state = SlotState::Receive;
     }
 
     #[inline]
@@ -146,13 +168,64 @@ impl BinNode for OperationSlot {
     }
 }
 
+/// The vacant slots, a list, and the number of the others.
+#[derive(Debug)]
+pub(super) struct Vacancies {
+    first: u32,
+    used: usize,
+}
+
+impl Vacancies {
+    /// Takes a slot off the list; `None`: it is empty.
+    #[inline(always)]
+    fn take<'a>(
+        &mut self,
+        entries: &'a mut [OperationSlot],
+    ) -> Option<(u32, &'a mut OperationSlot)> {
+        let index = self.first;
+        let slot = entries.get_mut(index as usize)?;
+        debug_assert_eq!(slot.state, SlotState::Vacant, "a listed slot holds nothing");
+        self.first = slot.link.next();
+        self.used += 1;
+        Some((index, slot))
+    }
+
+    /// Vacates a slot, whose id finds nothing from now on. Returns that id.
+    #[inline(always)]
+    fn add(&mut self, index: u32, slot: &mut OperationSlot) -> Id {
+        let id = Id::new(index, slot.generation);
+        slot.state = SlotState::Vacant;
+        // Generation 0 is skipped so that no id is ever 0.
+        slot.generation = slot.generation.checked_add(1).unwrap_or(1);
+        slot.link.set_next(self.first);
+        self.first = index;
+        self.used -= 1;
+        id
+    }
+
+    /// Vacates the slot of a receive that has matched. Returns its id and its capacity; `None`: it
+    /// is a multi-receive, which stays.
+    #[inline(always)]
+    pub(super) fn add_matched(
+        &mut self,
+        index: u32,
+        slot: &mut OperationSlot,
+    ) -> Option<(Id, u64)> {
+        if slot.is_multi() {
+            return None;
+        }
+        debug_assert_eq!(slot.state, SlotState::Receive, "it has matched");
+        let capacity = slot.capacity;
+        Some((self.add(index, slot), capacity))
+    }
+}
+
 /// The slots of an engine's operations. They grow up to a limit, and are reused, so that a steady
 /// load allocates nothing.
 #[derive(Debug)]
 pub(crate) struct OperationSlots {
     pub(super) entries: Vec<OperationSlot>,
-    vacant: u32,
-    len: usize,
+    pub(super) vacancies: Vacancies,
     limit: usize,
 }
 
@@ -162,17 +235,18 @@ const FIRST_GENERATION: u32 = 1;
 impl OperationSlots {
     /// Creates a table of at most `limit` slots.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { entries: Vec::new(), vacant: NIL, len: 0, limit: limit.min(NIL as usize) }
+        let vacancies = Vacancies { first: NIL, used: 0 };
+        Self { entries: Vec::new(), vacancies, limit: limit.min(NIL as usize) }
     }
 
     /// Returns the number of slots in use.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.vacancies.used
     }
 
     /// Returns whether all slots are in use.
     pub(crate) fn is_full(&self) -> bool {
-        self.len >= self.limit
+        self.len() >= self.limit
     }
 
     /// Returns one more than the highest index ever used.
@@ -182,52 +256,60 @@ impl OperationSlots {
 
     /// Uses a slot for a receive at `endpoint` that accepts the messages of `selector`. `None`: all
     /// slots are in use.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn insert(
         &mut self,
         endpoint: u16,
         selector: &Selector,
         capacity: u64,
     ) -> Option<Id> {
-        let fill = |slot: &mut OperationSlot| {
-            slot.tag = selector.tag;
-            slot.context = selector.context;
-            slot.ignore = selector.ignore;
-            slot.source = selector.source.unwrap_or(ANY_SOURCE);
-            slot.capacity = capacity;
-            slot.endpoint = endpoint;
-            slot.state = SlotState::Receive;
-        };
-        self.use_slot(fill)
+        let (index, slot) = self.take_vacant()?;
+        slot.fill(endpoint, selector, capacity);
+        Some(Id::new(index, slot.generation))
+    }
+
+    /// Does the same in a slot that is vacant already, and returns all slots, too. `None`: there
+    /// is none.
+    #[inline(always)]
+    pub(super) fn reuse(
+        &mut self,
+        endpoint: u16,
+        selector: &Selector,
+        capacity: u64,
+    ) -> Option<(Id, &mut [OperationSlot])> {
+        let entries = self.entries.as_mut_slice();
+        let (index, slot) = self.vacancies.take(entries)?;
+        slot.fill(endpoint, selector, capacity);
+        Some((Id::new(index, slot.generation), entries))
     }
 
     /// Uses a slot for an operation that is not a receive. `None`: all slots are in use.
     #[inline]
     pub(crate) fn insert_operation(&mut self) -> Option<Id> {
-        self.use_slot(|slot| slot.state = SlotState::Operation)
-    }
-
-    #[inline(always)]
-    fn use_slot(&mut self, fill: impl FnOnce(&mut OperationSlot)) -> Option<Id> {
-        let index = self.vacant;
-        let Some(slot) = self.entries.get_mut(index as usize) else { return self.push(fill) };
-        debug_assert_eq!(slot.state, SlotState::Vacant, "a listed slot holds nothing");
-        self.vacant = slot.link.next();
-        self.len += 1;
-        fill(slot);
+        let (index, slot) = self.take_vacant()?;
+        slot.state = SlotState::Operation;
         Some(Id::new(index, slot.generation))
     }
 
+    #[inline]
+    fn take_vacant(&mut self) -> Option<(u32, &mut OperationSlot)> {
+        if self.vacancies.first == NIL {
+            self.grow()?;
+        }
+        self.vacancies.take(&mut self.entries)
+    }
+
+    /// Adds a vacant slot. `None`: at the limit.
     #[cold]
-    fn push(&mut self, fill: impl FnOnce(&mut OperationSlot)) -> Option<Id> {
+    fn grow(&mut self) -> Option<()> {
         let index = self.entries.len();
         if index >= self.limit {
             return None;
         }
-        debug_assert_eq!(self.len, index, "no slot is vacant where none is listed");
+        debug_assert_eq!(self.len(), index, "no slot is vacant where none is listed");
         reserve_for(&mut self.entries, index + 1);
-        self.len += 1;
-        let mut slot = OperationSlot {
+        self.vacancies.first = index as u32;
+        self.entries.push(OperationSlot {
             tag: 0,
             context: 0,
             ignore: 0,
@@ -239,14 +321,12 @@ impl OperationSlots {
             endpoint: 0,
             class: 0,
             state: SlotState::Vacant,
-        };
-        fill(&mut slot);
-        self.entries.push(slot);
-        Some(Id::new(index as u32, FIRST_GENERATION))
+        });
+        Some(())
     }
 
     /// Vacates the slot of an operation that is not posted; its id finds nothing from now on.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn remove(&mut self, index: usize) {
         let slot = &mut self.entries[index];
         debug_assert!(
@@ -254,25 +334,7 @@ impl OperationSlots {
             "{:?} is removed",
             slot.state
         );
-        slot.vacate(self.vacant);
-        self.vacant = index as u32;
-        self.len -= 1;
-    }
-
-    /// Vacates the slot of a receive that has matched. Returns its id and its capacity; `None`: it
-    /// is a multi-receive, which stays.
-    #[inline(always)]
-    pub(crate) fn remove_matched(&mut self, index: u32) -> Option<(Id, u64)> {
-        let slot = &mut self.entries[index as usize];
-        if slot.is_multi() {
-            return None;
-        }
-        debug_assert_eq!(slot.state, SlotState::Receive, "it has matched");
-        let matched = (Id::new(index, slot.generation), slot.capacity);
-        slot.vacate(self.vacant);
-        self.vacant = index;
-        self.len -= 1;
-        Some(matched)
+        self.vacancies.add(index as u32, slot);
     }
 
     /// Returns the slot of an id; `None`: its operation has ended.
@@ -294,11 +356,6 @@ impl OperationSlots {
     pub(crate) fn id_at(&self, index: usize) -> Option<Id> {
         let slot = self.entries.get(index)?;
         (slot.state != SlotState::Vacant).then(|| Id::new(index as u32, slot.generation))
-    }
-
-    #[inline]
-    pub(super) fn set_state(&mut self, index: u32, state: SlotState) {
-        self.entries[index as usize].state = state;
     }
 
     /// Turns a receive that has matched into an operation that is kept elsewhere.

@@ -126,11 +126,14 @@ impl Bench {
     }
 
     fn take(&mut self, e: &MatchEnvelope) -> Option<u32> {
-        let index = self.matcher.take_posted(&mut self.receives, e)?;
-        let number = self.number_of(index);
-        let stays = self.receives.at(index).state() == SlotState::Multi;
-        assert_eq!(self.receives.remove_matched(index).is_none(), stays);
-        Some(number)
+        match self.matcher.take_whole(&mut self.receives, e)? {
+            Some((_, number)) => Some(number as u32),
+            None => {
+                let index = self.matcher.take_posted(&mut self.receives, e)?;
+                assert_eq!(self.receives.at(index).state(), SlotState::Multi);
+                Some(self.number_of(index))
+            }
+        }
     }
 
     fn cancel(&mut self, number: u32) -> Option<u32> {
@@ -451,8 +454,8 @@ fn matchers_of_several_endpoints_share_slots() {
             let e = MatchEnvelope { source: 7, context: 0, tag };
             let accepts = |id: &Id| slots.get(*id).unwrap().selector().accepts(&e);
             let expected = posted[endpoint].iter().copied().find(accepts).unwrap();
-            let taken = matcher.take_posted(&mut slots, &e).unwrap();
-            assert_eq!(slots.remove_matched(taken).map(|(id, _)| id), Some(expected));
+            let taken = matcher.take_whole(&mut slots, &e).unwrap();
+            assert_eq!(taken.map(|(id, _)| id), Some(expected));
             posted[endpoint].retain(|&id| id != expected);
         }
     }

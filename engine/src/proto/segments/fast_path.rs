@@ -20,7 +20,7 @@ use crate::proto::session::Session;
 use crate::wire::eager::FLAG_DATA;
 use crate::wire::one_sided::OneSided;
 use crate::wire::segment::SegmentHeader;
-use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, frame};
+use crate::wire::{EAGER_BYTES_MAX, Eager, frame};
 
 /// Frames taken off the front of a segment's body.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -41,7 +41,7 @@ impl Taken {
 
 /// Endpoints of a message: the header's fields, and what they refer to here.
 struct Ends<'a> {
-    named: (U16, U16),
+    named: u32,
     remote: u32,
     peer: Id,
     matcher: &'a mut Matcher,
@@ -62,12 +62,8 @@ impl Session {
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Taken {
-        let mut taken = Taken::default();
-        let mut is_extended = false;
-        // Envelopes and bytes of messages that receives have taken, and that are not charged yet.
-        let mut passed = (0, 0);
         if !shortcut!("a segment received in order") || !self.is_free_of(Uncommon::EARLY) {
-            return taken;
+            return Taken::default();
         }
         let slot = cx.slot;
         let SharedState {
@@ -85,12 +81,17 @@ impl Session {
         let received = &mut self.segments.received;
         // With no buffered and no missing message, each is next in order.
         if received.expected() != header.first_frame.get() {
-            return taken;
+            return Taken::default();
         }
-        let (mut envelopes_left, mut bytes_left) = received.credits().left();
+        let mut is_extended = false;
+        let limits = received.credits().left();
+        let (mut envelopes_left, mut bytes_left) = limits;
+        // What was left when a message was last charged: receives have taken those since.
+        let mut charged = limits;
         // Usually all are from one sender and to one receiver.
         let mut ends = None;
-        while let Ok((header, rest)) = Eager::ref_from_prefix(&body[taken.bytes..]) {
+        let mut left = body;
+        while let Ok((header, rest)) = Eager::ref_from_prefix(left) {
             let length = header.length.get() as usize;
             let is_plain = header.kind == frame::KIND_EAGER
                 && header.operation.get() == 0
@@ -107,26 +108,24 @@ impl Session {
                     (Some(u64::from_le_bytes(*data)), rest)
                 }
             };
-            let Some(payload) = rest.get(..length) else { break };
-            let named = (header.source_endpoint, header.target_endpoint);
+            let Some((payload, rest)) = rest.split_at_checked(length) else { break };
+            let (target, source) = (header.target_endpoint.get(), header.source_endpoint.get());
+            let named = u32::from(target) | u32::from(source) << 16;
             if !matches!(&ends, Some(Ends { named: before, .. }) if *before == named) {
-                let remote = self.remotes.index_of(named.0.get());
+                let remote = self.remotes.index_of(source);
                 let Some(peer) = peers.id_at(remote) else { break };
-                let Some(matcher) = endpoints.get_mut(named.1.get()) else { break };
+                let Some(matcher) = endpoints.get_mut(target) else { break };
                 ends = Some(Ends { named, remote, peer, matcher });
             }
             let Some(Ends { remote, peer, matcher, .. }) = &mut ends else { break };
             let context = context_of(header.context.get(), header.flags);
             let tag = header.tag.get();
             let envelope = MatchEnvelope { source: *remote, context, tag };
-            let whole = length as u64;
-            if let Some(receive) = matcher.take_posted(&mut operations.slots, &envelope) {
-                let Some((id, capacity)) = operations.slots.remove_matched(receive) else {
-                    break; // a multi-receive
-                };
-                passed = (passed.0 + 1, passed.1 + length as u32);
-                let fits = capacity.min(whole) as usize;
-                let arrival = Arrival { peer: *peer, context, tag, length: whole, data };
+            if let Some(receive) = matcher.take_whole(&mut operations.slots, &envelope) {
+                let Some((id, capacity)) = receive else { break }; // a multi-receive
+                let fits = capacity.min(length as u64) as usize;
+                let arrival = Arrival { peer: *peer, context, tag, length: length as u64, data };
+                (envelopes_left, bytes_left) = (envelopes_left - 1, bytes_left - length as u32);
                 effects.deliver(id, &payload[..fits], arrival);
             } else {
                 let kind = Kind::Eager { report: 0, put_back: 0 };
@@ -134,12 +133,14 @@ impl Session {
                 let kept = unexpected.insert(message, payload);
                 // Credit prevents this; the general path reports the violation.
                 let Some(message) = kept else { break };
-                let (envelopes, bytes) = std::mem::take(&mut passed);
                 let credits = received.credits_mut();
-                credits.pass(envelopes, bytes);
-                let charged = credits.charge(length as u32);
-                debug_assert!(charged.is_ok(), "credit was checked before");
-                matcher.insert_unexpected(&envelope, message.index() as u32);
+                credits.pass(charged.0 - envelopes_left, charged.1 - bytes_left);
+                let is_charged = credits.charge(length as u32);
+                debug_assert!(is_charged.is_ok(), "credit was checked before");
+                (envelopes_left, bytes_left) = (envelopes_left - 1, bytes_left - length as u32);
+                charged = (envelopes_left, bytes_left);
+                // A copy, so that the envelope of other messages stays in registers.
+                matcher.insert_unexpected(&MatchEnvelope { ..envelope }, message.index() as u32);
                 let named = (slot, self.engine);
                 is_extended |= offers.extend_windows(named, credits.both_mut(), config);
                 counters.unexpected_messages += 1;
@@ -147,19 +148,17 @@ impl Session {
                     actions.push_back(Action::Requests);
                 }
             }
-            taken.frames += 1;
-            (envelopes_left, bytes_left) = (envelopes_left - 1, bytes_left - length as u32);
-            let data_bytes = if data.is_some() { DATA_BYTES } else { 0 };
-            taken.bytes += size_of::<Eager>() + data_bytes + length;
+            left = rest;
         }
-        if taken.frames > 0 {
-            received.credits_mut().pass(passed.0, passed.1);
-            received.note_next_frames(taken.frames, now_ns);
+        let frames = (limits.0 - envelopes_left) as u16;
+        if frames > 0 {
+            received.credits_mut().pass(charged.0 - envelopes_left, charged.1 - bytes_left);
+            received.note_next_frames(frames, now_ns);
         }
         if is_extended {
             ready.add(slot, Work::Flush);
         }
-        taken
+        Taken { frames, bytes: body.len() - left.len() }
     }
 
     /// Takes puts off the front of the frames that [`Self::receive_fast`] has left, as long as each
