@@ -192,10 +192,11 @@ impl EngineRef for Rc<EngineCell> {
         into: &mut Vec<Completion>,
         limit: usize,
     ) -> Result<usize, Error> {
-        let mut engine = self.enter()?;
+        let mut inside = self.enter()?;
+        let engine: &mut Engine = &mut inside;
         let happened = engine.progress()?;
         let got = engine.state.completions_mut().take(*queue, into, limit);
-        drop(engine);
+        drop(inside);
         if happened {
             self.wake_tasks();
         }
@@ -242,13 +243,10 @@ impl PostTarget for EngineCell {
     fn post_into(
         &self,
         request: &ReceiveRequest,
-        memory: ReceiveMemory,
+        memory: &mut ReceiveMemory,
         to: PostedTo,
-    ) -> Result<OperationId, Refused> {
-        match self.enter() {
-            Ok(mut engine) => engine.state.post_into(request, memory, to).map(named),
-            Err(error) => Err((error, memory.into_memory())),
-        }
+    ) -> Result<OperationId, Error> {
+        self.enter()?.state.post_into(request, memory, to).map(named)
     }
 
     #[inline]

@@ -69,22 +69,20 @@ impl<M: Attached> Endpoint<M> {
         options: ReceiveOptions,
     ) -> Result<OperationId, Failed> {
         let (engine, to) = (&self.open().engine, self.received_to(&options));
-        let posted = match buffer.into() {
-            Buffer::Heap(bytes) => {
-                let request = self.receive_request(&selector, bytes.len());
-                engine.posts().post_into(&request, ReceiveMemory::heap(bytes), to)
+        match ReceiveMemory::of(buffer.into()) {
+            Ok(mut memory) => {
+                let request = self.receive_request(&selector, memory.len());
+                match engine.posts().post_into(&request, &mut memory, to) {
+                    Ok(posted) => Ok(posted),
+                    Err(error) => Err(Failed::new((error, memory.into_buffer()))),
+                }
             }
-            Buffer::Region(slice) => {
-                let request = self.receive_request(&selector, slice.len());
-                engine.posts().post_into(&request, ReceiveMemory::region(slice), to)
-            }
-            buffer => {
+            Err(buffer) => {
                 let memory = memory_of(buffer)?;
                 let request = self.receive_request(&selector, memory.shape.len());
-                engine.posts().post_receive(&request, memory, to)
+                engine.posts().post_receive(&request, memory, to).map_err(refused)
             }
-        };
-        posted.map_err(refused)
+        }
     }
 
     /// Receives several messages into one buffer, one after the other (`FI_MULTI_RECV`).

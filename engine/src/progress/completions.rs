@@ -277,10 +277,8 @@ impl Completions {
 
     /// Returns the user data of an outstanding operation, if it completes to a queue.
     pub(crate) fn user_data_of(&self, id: Id) -> Option<u64> {
-        if let Some(PlainReceive { memory: Some(_), user_data, .. }) =
-            self.plain_receives.get(id.index())
-        {
-            return Some(*user_data);
+        if let Some(user_data) = self.plain_receives.get(id.index()).and_then(|it| it.user_data()) {
+            return Some(user_data);
         }
         match self.slot(id)?.route {
             CompletionRoute::Queue { user_data, .. } => Some(user_data),
@@ -306,6 +304,22 @@ impl Completions {
         self.queues[queue as usize].has_room()
     }
 
+    /// Reserves the space of a completion in a queue; `false`: there is none.
+    #[inline(always)]
+    pub(crate) fn try_reserve(&mut self, queue: u32) -> bool {
+        let queue = &mut self.queues[queue as usize];
+        let has_room = queue.has_room();
+        if has_room {
+            queue.reserve();
+        }
+        has_room
+    }
+
+    /// Releases the space of a completion in a queue.
+    pub(crate) fn release(&mut self, queue: u32) {
+        self.queues[queue as usize].release();
+    }
+
     /// Keeps the memory of operation `id` until it ends.
     #[inline]
     pub(crate) fn insert(&mut self, id: Id, posting: Posting) {
@@ -323,7 +337,7 @@ impl Completions {
         let before = self.slots[index].replace(slot);
         debug_assert!(before.is_none(), "an operation begins in a vacant slot");
         let plain = self.plain_receives.get(index);
-        debug_assert!(plain.is_none_or(|it| it.memory.is_none()), "a plain receive has ended");
+        debug_assert!(plain.is_none_or(|it| !it.is_some()), "a plain receive has ended");
         // So that no code to drop it is in this path.
         std::mem::forget(before);
         if let CompletionRoute::Handle(handle) = route
@@ -459,7 +473,8 @@ impl Completions {
     /// Takes the oldest completions of a queue, at most `limit`, and returns their number.
     #[inline]
     pub(crate) fn take(&mut self, queue: u32, into: &mut Vec<Completion>, limit: usize) -> usize {
-        self.queues.get_mut(queue as usize).map_or(0, |queue| queue.take(into, limit))
+        let Some(queue) = self.queues.get_mut(queue as usize) else { return 0 };
+        queue.take(into, limit)
     }
 
     /// Returns whether a queue is empty, with no completion outstanding.

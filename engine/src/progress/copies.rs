@@ -25,22 +25,28 @@ impl CopyMeter {
     /// Runs `copy`, which copies this many bytes.
     #[inline(always)]
     pub(crate) fn run(&mut self, bytes: usize, copy: impl FnOnce()) {
-        match bytes < MEASURED_BYTES_MIN {
-            true => copy(),
-            false => self.run_long(bytes, copy),
+        // One call of `copy`, so that what it uses stays in registers.
+        let began_ns = if bytes < MEASURED_BYTES_MIN { None } else { self.begin_long() };
+        copy();
+        if let Some(began_ns) = began_ns {
+            self.end_long(bytes, began_ns);
         }
     }
 
+    /// Returns the time at which a long copy begins, if it is measured.
     #[cold]
-    fn run_long(&mut self, bytes: usize, copy: impl FnOnce()) {
+    fn begin_long(&mut self) -> Option<u64> {
         self.unmeasured += 1;
         if self.unmeasured < MEASURED_ONE_IN {
-            return copy();
+            return None;
         }
         self.unmeasured = 0;
-        let before_ns = self.clock.now_ns();
-        copy();
-        self.speed.handle_copy(bytes, self.clock.now_ns().saturating_sub(before_ns));
+        Some(self.clock.now_ns())
+    }
+
+    #[cold]
+    fn end_long(&mut self, bytes: usize, began_ns: u64) {
+        self.speed.handle_copy(bytes, self.clock.now_ns().saturating_sub(began_ns));
     }
 
     #[inline]

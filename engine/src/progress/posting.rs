@@ -30,14 +30,19 @@ pub trait PostTarget {
         more: bool,
     ) -> Result<Option<OperationId>, Refused>;
 
-    /// Posts a receive into one piece of memory, whose completion goes to a queue.
+    /// Posts a receive into one piece of memory, whose completion goes to a queue. Takes `memory`
+    /// unless it is refused.
     fn post_into(
         &self,
         request: &ReceiveRequest,
-        memory: ReceiveMemory,
+        memory: &mut ReceiveMemory,
         to: PostedTo,
-    ) -> Result<OperationId, Refused> {
-        self.post_receive(request, memory.into_memory(), to)
+    ) -> Result<OperationId, Error> {
+        let posted = self.post_receive(request, memory.take().into_memory(), to);
+        posted.map_err(|(error, refused)| {
+            memory.put_back(refused);
+            error
+        })
     }
 
     /// Posts a receive whose end goes to a queue.

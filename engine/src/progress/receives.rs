@@ -42,20 +42,37 @@ impl EngineState {
     }
 
     /// Posts a receive into one piece of memory.
+    /// Takes `memory` unless it is refused.
     #[inline(always)]
     pub(crate) fn post_into(
         &mut self,
         request: &ReceiveRequest,
-        memory: ReceiveMemory,
+        memory: &mut ReceiveMemory,
         to: PostedTo,
-    ) -> Result<Id, Refused> {
-        if self.completions.has_room_in(to.queue)
-            && let Some(id) = self.core.post_fast(request)
-        {
-            self.completions.insert_plain(id, memory, to, request.endpoint);
-            return Ok(id);
+    ) -> Result<Id, Error> {
+        if !self.completions.try_reserve(to.queue) {
+            return Err(Error::WouldBlock(COMPLETIONS));
         }
-        self.post_by_slot(request, memory.into_memory(), to.route(), false)
+        let Some(id) = self.core.post_fast(request) else {
+            self.completions.release(to.queue);
+            return self.post_taken(request, memory, to);
+        };
+        self.completions.insert_plain(id, memory, to, request.endpoint);
+        Ok(id)
+    }
+
+    #[inline(never)]
+    fn post_taken(
+        &mut self,
+        request: &ReceiveRequest,
+        memory: &mut ReceiveMemory,
+        to: PostedTo,
+    ) -> Result<Id, Error> {
+        let posted = self.post_by_slot(request, memory.take().into_memory(), to.route(), false);
+        posted.map_err(|(error, refused)| {
+            memory.put_back(refused);
+            error
+        })
     }
 
     /// Posts a receive.
@@ -70,7 +87,11 @@ impl EngineState {
             return self.post_by_slot(request, memory, route, true);
         };
         match ReceiveMemory::of_memory(memory) {
-            Ok(memory) => self.post_into(request, memory, PostedTo { queue, user_data, silent }),
+            Ok(mut memory) => {
+                let posted =
+                    self.post_into(request, &mut memory, PostedTo { queue, user_data, silent });
+                posted.map_err(|error| (error, memory.into_memory()))
+            }
             Err(memory) => self.post_by_slot(request, memory, route, true),
         }
     }

@@ -184,13 +184,12 @@ impl Effects for Completions {
         self.slot(receive).is_some_and(|slot| Self::has_room(self, slot.route))
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
-        if self.deliver_plain(operation, bytes, &arrival) {
-            return;
+        if !self.deliver_plain(operation, bytes, &arrival) {
+            // A copy, so that the fields of other arrivals stay in registers.
+            self.deliver_general(operation, bytes, &Arrival { ..arrival });
         }
-        self.place(operation, 0, bytes);
-        self.complete(operation, Ended::Received(arrival));
     }
 
     fn complete(&mut self, operation: Id, ended: Ended) {
@@ -226,6 +225,13 @@ impl Effects for Completions {
 }
 
 impl Completions {
+    #[inline(never)]
+    fn deliver_general(&mut self, operation: Id, bytes: &[u8], arrival: &Arrival) {
+        self.make_general(operation);
+        self.place(operation, 0, bytes);
+        self.complete(operation, Ended::Received(*arrival));
+    }
+
     /// Handles the end of a peer's operation on memory of this engine that did not end at once.
     fn end_remote_access(&mut self, slot: &CompletionSlot, region: Id, ended: &Ended) {
         let is_write = slot.kind == OperationKind::Receive;

@@ -4,8 +4,8 @@
 //! ([`super::CompletionSlot`]), which all other code uses, if its message is not whole, its
 //! completion is not a plain one, or its queue closes.
 
-use super::{Completions, PostedTo, Posting};
-use crate::memory::{Buffer, RegionSlice, Shape, Span, copy_bytes, copy_bytes_to};
+use super::{Completions, PostedTo, Posting, class_of};
+use crate::memory::{Buffer, Shape, Span, copy_bytes_to};
 use crate::progress::counters::{CounterEvents, UNCOUNTED};
 use crate::progress::post::Memory;
 use crate::proto::effects::Arrival;
@@ -13,82 +13,88 @@ use crate::proto::table::Id;
 use crate::types::{Completion, Envelope, OperationKind, Peer, Status};
 
 /// Memory of a receive that is one piece.
-pub struct ReceiveMemory(Owner);
+pub struct ReceiveMemory {
+    /// What the operation owns: memory of the heap, or of a domain. `None`: its poster keeps the
+    /// memory valid, and to this receive alone, until the operation ends.
+    buffer: Option<Buffer>,
+    /// The memory, which is that of the buffer if there is one.
+    span: Span,
+}
 
 /// Shows the length instead of bytes, which may be many and confidential.
 impl std::fmt::Debug for ReceiveMemory {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let owner = if self.is_borrowed() { "borrowed" } else { "owned" };
+        let owner = if self.buffer.is_none() { "borrowed" } else { "owned" };
         write!(out, "ReceiveMemory({} bytes, {owner})", self.len())
     }
 }
 
-enum Owner {
-    /// The operation owns it: memory of the heap.
-    Heap(Vec<u8>),
-    /// The operation owns it: memory of a domain.
-    Region(RegionSlice),
-    /// Its poster keeps it valid, and to this receive alone, until the operation ends.
-    Borrowed(Span),
-}
-
 impl ReceiveMemory {
-    /// Memory of the heap, which the operation owns.
-    #[inline]
-    pub(crate) fn heap(bytes: Vec<u8>) -> Self {
-        Self(Owner::Heap(bytes))
-    }
+    /// No memory.
+    const NONE: Self = Self { buffer: None, span: Span { ptr: std::ptr::null_mut(), len: 0 } };
 
-    pub(super) fn is_borrowed(&self) -> bool {
-        matches!(self.0, Owner::Borrowed(_))
-    }
-
-    /// Returns the length in bytes.
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        match &self.0 {
-            Owner::Heap(bytes) => bytes.len(),
-            Owner::Region(slice) => slice.len(),
-            Owner::Borrowed(span) => span.len,
-        }
-    }
-
-    /// Converts it to memory of any kind.
-    pub(crate) fn into_memory(self) -> Memory {
-        match self.0 {
-            Owner::Heap(mut bytes) => {
-                let shape = Shape::contiguous(bytes.as_mut_ptr(), bytes.len());
-                Memory { buffer: Some(Buffer::Heap(bytes)), shape }
-            }
-            Owner::Region(mut slice) => {
-                let shape = Shape::contiguous(slice.as_mut_ptr(), slice.len());
-                Memory { buffer: Some(Buffer::Region(slice)), shape }
-            }
-            Owner::Borrowed(Span { ptr, len }) => {
-                Memory { buffer: None, shape: Shape::contiguous(ptr, len) }
-            }
-        }
-    }
-
-    /// Memory of a domain, which the operation owns.
-    #[inline]
-    pub(crate) fn region(slice: RegionSlice) -> Self {
-        Self(Owner::Region(slice))
+    /// Memory that the operation owns; `Err` returns a buffer that is not one piece.
+    #[inline(always)]
+    pub(crate) fn of(mut buffer: Buffer) -> Result<Self, Buffer> {
+        let span = match &mut buffer {
+            Buffer::Heap(bytes) => Span { ptr: bytes.as_mut_ptr(), len: bytes.len() },
+            Buffer::Region(slice) => Span { ptr: slice.as_mut_ptr(), len: slice.len() },
+            Buffer::List(_) | Buffer::Shaped(_) => return Err(buffer),
+        };
+        Ok(Self { buffer: Some(buffer), span })
     }
 
     /// Returns memory that is one piece; `Err` returns other memory.
     #[inline]
     pub(crate) fn of_memory(memory: Memory) -> Result<Self, Memory> {
         match memory {
-            Memory { buffer: Some(Buffer::Heap(bytes)), .. } => Ok(Self::heap(bytes)),
-            Memory { buffer: Some(Buffer::Region(slice)), .. } => Ok(Self::region(slice)),
-            Memory { buffer: None, shape } => match shape.as_span() {
-                Some(span) => Ok(Self(Owner::Borrowed(span))),
-                None => Err(Memory { buffer: None, shape }),
+            Memory { buffer: Some(Buffer::List(_) | Buffer::Shaped(_)), .. } => Err(memory),
+            Memory { buffer, shape } => match shape.as_span() {
+                Some(span) => Ok(Self { buffer, span }),
+                None => Err(Memory { buffer, shape }),
             },
-            other => Err(other),
         }
     }
+
+    /// Returns the length in bytes.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.span.len
+    }
+
+    /// Takes the memory, and leaves none.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Self {
+        Self { buffer: self.buffer.take(), span: self.span }
+    }
+
+    /// Puts memory back that was taken as [`Memory`].
+    pub(crate) fn put_back(&mut self, memory: Memory) {
+        self.buffer = memory.buffer;
+    }
+
+    /// Converts it to memory of any kind.
+    pub(crate) fn into_memory(self) -> Memory {
+        let Self { buffer, span } = self;
+        Memory { buffer, shape: Shape::Contiguous(span) }
+    }
+
+    /// Returns what the operation owned.
+    #[inline]
+    pub(crate) fn into_buffer(self) -> Option<Buffer> {
+        self.buffer
+    }
+}
+
+/// Whether a receive is in a slot, and how its completion is reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waiting {
+    /// There is no such receive under this index.
+    Not,
+    /// It is, and is reported.
+    Reported,
+    /// It is, and only a failure is reported.
+    Silent,
 }
 
 /// The memory of a receive, and the destination of its completion: one cache line
@@ -96,60 +102,83 @@ impl ReceiveMemory {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct PlainReceive {
-    /// `None`: there is no such receive under this index.
-    pub(super) memory: Option<ReceiveMemory>,
-    pub(super) user_data: u64,
-    pub(super) queue: u32,
+    memory: ReceiveMemory,
+    user_data: u64,
+    queue: u32,
     /// The endpoint whose counters count its completion; [`UNCOUNTED`]: none.
-    pub(super) counts_for: u16,
-    /// Only a failure is reported.
-    pub(super) silent: bool,
+    counts_for: u16,
+    waiting: Waiting,
 }
 
 const _: () = assert!(size_of::<PlainReceive>() == 64);
 
 impl PlainReceive {
-    const NONE: Self =
-        Self { memory: None, user_data: 0, queue: 0, counts_for: UNCOUNTED, silent: false };
+    const NONE: Self = Self {
+        memory: ReceiveMemory::NONE,
+        user_data: 0,
+        queue: 0,
+        counts_for: UNCOUNTED,
+        waiting: Waiting::Not,
+    };
+
+    /// Makes a list longer, up to an index. Returns the entry there.
+    #[cold]
+    fn grow(list: &mut Vec<Self>, index: usize) -> &mut Self {
+        list.resize_with(index + 1, || Self::NONE);
+        &mut list[index]
+    }
+
+    /// Returns whether there is a receive.
+    #[inline]
+    pub(super) fn is_some(&self) -> bool {
+        self.waiting != Waiting::Not
+    }
+
+    /// Returns the value that is returned with its completion; `None`: there is no receive.
+    pub(super) fn user_data(&self) -> Option<u64> {
+        self.is_some().then_some(self.user_data)
+    }
 }
 
 impl Completions {
-    /// Keeps the memory of receive `id`, which `endpoint` has posted, until it ends.
+    /// Keeps the memory of receive `id`, which `endpoint` has posted, until it ends. The space of
+    /// its completion was reserved.
     #[inline(always)]
     pub(in crate::progress) fn insert_plain(
         &mut self,
         id: Id,
-        memory: ReceiveMemory,
+        memory: &mut ReceiveMemory,
         to: PostedTo,
         endpoint: u16,
     ) {
         let index = id.index();
-        if index >= self.plain_receives.len() {
-            self.grow_plain(index);
-        }
-        self.queues[to.queue as usize].reserve();
-        let receive = &mut self.plain_receives[index];
-        debug_assert!(receive.memory.is_none(), "an operation begins in a vacant slot");
+        let receive = match self.plain_receives.get_mut(index) {
+            Some(receive) => receive,
+            None => PlainReceive::grow(&mut self.plain_receives, index),
+        };
+        debug_assert!(!receive.is_some(), "an operation begins in a vacant slot");
+        debug_assert!(receive.memory.buffer.is_none(), "its buffer went with its completion");
         debug_assert!(self.slots.get(index).is_none_or(Option::is_none), "its index is free");
-        // So that no code to drop it is in this path.
-        std::mem::forget(receive.memory.replace(memory));
-        (receive.user_data, receive.queue, receive.silent) = (to.user_data, to.queue, to.silent);
+        receive.user_data = to.user_data;
+        receive.queue = to.queue;
+        receive.waiting = if to.silent { Waiting::Silent } else { Waiting::Reported };
         receive.counts_for = if self.counting.is_used() { endpoint } else { UNCOUNTED };
-    }
-
-    #[cold]
-    fn grow_plain(&mut self, index: usize) {
-        self.plain_receives.resize_with(index + 1, || PlainReceive::NONE);
+        receive.memory.span = memory.span;
+        // So that no code to drop it is in this path.
+        std::mem::forget(std::mem::replace(&mut receive.memory.buffer, memory.buffer.take()));
     }
 
     /// Gives receive `id` a general slot, if it is a plain one.
     #[inline]
     pub(super) fn make_general(&mut self, id: Id) {
         if let Some(receive) = self.plain_receives.get_mut(id.index())
-            && let Some(memory) = receive.memory.take()
+            && receive.is_some()
         {
-            let &mut PlainReceive { user_data, queue, counts_for, silent, .. } = receive;
-            self.turn_into_slot(id, memory, PostedTo { queue, user_data, silent }, counts_for);
+            let &mut PlainReceive { user_data, queue, counts_for, waiting, .. } = receive;
+            receive.waiting = Waiting::Not;
+            let memory = receive.memory.take();
+            let to = PostedTo { queue, user_data, silent: waiting == Waiting::Silent };
+            self.turn_into_slot(id, memory, to, counts_for);
         }
     }
 
@@ -167,46 +196,39 @@ impl Completions {
     }
 
     /// Completes receive `id` with a whole message, of which `bytes` fit. `false`: it is no plain
-    /// one, or not any more, and nothing was delivered.
+    /// one, or does not end as one, and nothing was delivered.
     #[inline(always)]
     pub(super) fn deliver_plain(&mut self, id: Id, bytes: &[u8], arrival: &Arrival) -> bool {
         let Some(receive) = self.plain_receives.get_mut(id.index()) else { return false };
-        let is_plain = !receive.silent && arrival.data.is_none() && !planted!(DuplicateCompletion);
-        debug_assert!(bytes.len() as u64 <= arrival.length, "bytes are of the message");
-        let fits = |memory: &ReceiveMemory| {
-            arrival.length <= memory.len() as u64 && bytes.len() <= memory.len()
-        };
-        let Some(memory) = receive.memory.take_if(|memory| is_plain && fits(memory)) else {
-            self.make_general(id);
+        let (count, length) = (bytes.len(), arrival.length as usize);
+        debug_assert!(count <= length, "bytes are of the message");
+        let is_plain = receive.waiting == Waiting::Reported
+            && arrival.data.is_none()
+            && length <= receive.memory.span.len
+            && count <= length
+            && !planted!(DuplicateCompletion);
+        if !is_plain {
             return false;
-        };
-        let count = bytes.len();
-        let buffer = match memory.0 {
-            Owner::Heap(mut memory) => {
-                self.copies.run(count, || copy_bytes(&mut memory[..count], bytes));
-                Some(Buffer::Heap(memory))
-            }
-            Owner::Region(mut memory) => {
-                self.copies.run(count, || copy_bytes(&mut memory[..count], bytes));
-                Some(Buffer::Region(memory))
-            }
-            Owner::Borrowed(span) => {
-                // SAFETY: its poster guarantees that the memory is valid and exclusive until the
-                // operation ends, so that `bytes` are elsewhere; it is not shorter than they are.
-                self.copies.run(count, || unsafe { copy_bytes_to(span.ptr, bytes) });
-                None
-            }
-        };
-        let (user_data, queue, counts_for) = (receive.user_data, receive.queue, receive.counts_for);
-        self.copied_bytes += bytes.len() as u64;
+        }
+        let to = receive.memory.span.ptr;
+        // SAFETY: the receive owns its buffer, or its poster guarantees that the memory is valid
+        // and exclusive, until the operation ends, so that `bytes` are elsewhere; it is not shorter
+        // than they are.
+        self.copies.run(count, || unsafe { copy_bytes_to(to, bytes) });
+        receive.waiting = Waiting::Not;
+        self.copied_bytes += count as u64;
         self.finished += 1;
-        self.report(queue, || {
+        let (user_data, queue, counts_for) = (receive.user_data, receive.queue, receive.counts_for);
+        let is_outside = self.queues[queue as usize].push(|| {
             let envelope = Envelope::of(arrival.context, arrival.tag);
-            let (peer, length) = (Some(Peer(arrival.peer)), arrival.length as usize);
+            let peer = Some(Peer(arrival.peer));
             let result = Ok(Status { peer, envelope, length, data: None });
-            let kind = OperationKind::Receive;
+            let (kind, buffer) = (OperationKind::Receive, receive.memory.buffer.take());
             Completion { user_data, kind, result, buffer, offset: 0 }
         });
+        if is_outside {
+            self.wakeups.classes |= class_of(queue);
+        }
         if counts_for != UNCOUNTED {
             self.count(counts_for, CounterEvents::RECEIVE, true);
         }
@@ -238,12 +260,22 @@ mod tests {
         Arrival { peer: id(5), context: 3, tag: 4, length, data }
     }
 
+    fn insert(completions: &mut Completions, index: u64, mut memory: ReceiveMemory, to: PostedTo) {
+        assert!(completions.try_reserve(to.queue));
+        completions.insert_plain(id(index), &mut memory, to, 0);
+        assert!(memory.into_buffer().is_none(), "it was taken");
+    }
+
+    fn heap(bytes: Vec<u8>) -> ReceiveMemory {
+        ReceiveMemory::of(Buffer::Heap(bytes)).unwrap()
+    }
+
     /// Completions with a queue of four entries, in which a receive of 8 bytes is outstanding.
     fn with_receive(silent: bool) -> (Completions, u32) {
         let mut completions = Completions::new(4);
         let queue = completions.open_queue(4);
         let to = PostedTo { queue, user_data: 7, silent };
-        completions.insert_plain(id(2), ReceiveMemory::heap(vec![0; 8]), to, 0);
+        insert(&mut completions, 2, heap(vec![0; 8]), to);
         (completions, queue)
     }
 
@@ -288,9 +320,9 @@ mod tests {
         let to = PostedTo { queue, user_data: 8, silent: false };
         for index in 3..6 {
             assert!(completions.has_room_in(queue));
-            completions.insert_plain(id(index), ReceiveMemory::heap(Vec::new()), to, 0);
+            insert(&mut completions, index, heap(Vec::new()), to);
         }
-        assert!(!completions.has_room_in(queue));
+        assert!(!completions.has_room_in(queue) && !completions.try_reserve(queue));
         completions.make_general_where(|_| true);
         assert!(!completions.has_room_in(queue) && completions.user_data_of(id(5)) == Some(8));
         completions.deliver(id(5), &[], arrival(0, None));
@@ -317,9 +349,8 @@ mod tests {
             let span = Span { ptr: memory.as_mut_ptr(), len: 20 };
             let memory_of = Memory { buffer: None, shape: Shape::contiguous(span.ptr, span.len) };
             let borrowed = ReceiveMemory::of_memory(memory_of).unwrap();
-            assert!(borrowed.is_borrowed());
             let to = PostedTo { queue, user_data: 8, silent: false };
-            completions.insert_plain(id(3), borrowed, to, 0);
+            insert(&mut completions, 3, borrowed, to);
             let bytes: Vec<u8> = (0..length as u8).collect();
             completions.deliver(id(3), &bytes, arrival(length as u64, None));
             let completion = completions.pop(queue).unwrap();
@@ -331,7 +362,7 @@ mod tests {
 
     #[test]
     fn debug_output_shows_no_bytes() {
-        let text = format!("{:?}", ReceiveMemory::heap(b"secret".to_vec()));
+        let text = format!("{:?}", heap(b"secret".to_vec()));
         assert_eq!(text, "ReceiveMemory(6 bytes, owned)");
     }
 }

@@ -73,8 +73,10 @@ impl EntryQueue {
     /// Returns whether there is space for one more operation.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        let unread = self.outside.as_ref().map_or(0, ChunkWriter::len);
-        self.reserved + unread < self.entries_max
+        match &self.outside {
+            None => self.reserved < self.entries_max,
+            Some(unread) => self.reserved + unread.len() < self.entries_max,
+        }
     }
 
     /// Reserves the space of an operation's completion.
@@ -92,17 +94,25 @@ impl EntryQueue {
     /// whether it is read outside of the engine.
     #[inline(always)]
     pub(super) fn push(&mut self, make: impl FnOnce() -> Completion) -> bool {
-        match &mut self.outside {
-            None => {
-                self.entries.push(make());
-                false
-            }
-            Some(outside) => {
-                outside.push(make());
-                self.reserved -= 1;
-                true
-            }
-        }
+        let before = self.entries.len();
+        let place = self.entries.spare_capacity_mut().first_mut();
+        let (None, Some(place)) = (&self.outside, place) else { return self.push_slowly(make()) };
+        place.write(make());
+        // SAFETY: the entry after the last one has been written, and is within the capacity.
+        unsafe { self.entries.set_len(before + 1) };
+        false
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_slowly(&mut self, completion: Completion) -> bool {
+        let Some(outside) = &mut self.outside else {
+            self.entries.push(completion);
+            return false;
+        };
+        outside.push(completion);
+        self.reserved -= 1;
+        true
     }
 
     /// Takes the oldest completions, at most `limit`, and returns their number.
@@ -111,26 +121,33 @@ impl EntryQueue {
     /// moved, and both keep their capacity.
     #[inline]
     pub(super) fn take(&mut self, into: &mut Vec<Completion>, limit: usize) -> usize {
-        let count = self.len().min(limit);
+        let count = self.entries.len();
+        if !self.older.is_empty() || count > limit {
+            return self.take_some(into, limit);
+        }
         if count == 0 {
             return 0;
         }
-        if !self.older.is_empty() || count < self.entries.len() {
-            self.take_some(into, count);
-        } else if into.is_empty() {
+        self.reserved -= count;
+        if into.is_empty() {
             std::mem::swap(into, &mut self.entries);
         } else {
             into.append(&mut self.entries);
         }
-        self.reserved -= count;
         count
     }
 
     /// Takes some of the completions, or those that some were taken of before.
     #[cold]
-    fn take_some(&mut self, into: &mut Vec<Completion>, count: usize) {
+    fn take_some(&mut self, into: &mut Vec<Completion>, limit: usize) -> usize {
+        let count = self.len().min(limit);
+        if count == 0 {
+            return 0;
+        }
         self.older.extend(self.entries.drain(..));
         into.extend(self.older.drain(..count));
+        self.reserved -= count;
+        count
     }
 }
 
