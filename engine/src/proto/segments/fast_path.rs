@@ -65,26 +65,11 @@ impl Session {
         if !shortcut!("a segment received in order") || !self.is_free_of(Uncommon::EARLY) {
             return Taken::default();
         }
-        let slot = cx.slot;
-        let SharedState {
-            operations,
-            peers,
-            endpoints,
-            unexpected,
-            offers,
-            config,
-            counters,
-            actions,
-            ready,
-            ..
-        } = &mut *cx.shared;
-        let received = &mut self.segments.received;
         // With no buffered and no missing message, each is next in order.
-        if received.expected() != header.first_frame.get() {
+        if self.segments.received.expected() != header.first_frame.get() {
             return Taken::default();
         }
-        let mut is_extended = false;
-        let limits = received.credits().left();
+        let limits = self.segments.received.credits().left();
         let (mut envelopes_left, mut bytes_left) = limits;
         // What was left when a message was last charged: receives have taken those since.
         let mut charged = limits;
@@ -113,52 +98,76 @@ impl Session {
             let named = u32::from(target) | u32::from(source) << 16;
             if !matches!(&ends, Some(Ends { named: before, .. }) if *before == named) {
                 let remote = self.remotes.index_of(source);
-                let Some(peer) = peers.id_at(remote) else { break };
-                let Some(matcher) = endpoints.get_mut(target) else { break };
+                let Some(peer) = cx.shared.peers.id_at(remote) else { break };
+                let Some(matcher) = cx.shared.endpoints.get_mut(target) else { break };
                 ends = Some(Ends { named, remote, peer, matcher });
             }
             let Some(Ends { remote, peer, matcher, .. }) = &mut ends else { break };
             let context = context_of(header.context.get(), header.flags);
             let tag = header.tag.get();
             let envelope = MatchEnvelope { source: *remote, context, tag };
-            if let Some(receive) = matcher.take_whole(&mut operations.slots, &envelope) {
+            let receives = &mut cx.shared.operations.slots;
+            if let Some(receive) = matcher.take_whole(receives, &envelope) {
                 let Some((id, capacity)) = receive else { break }; // a multi-receive
                 let fits = capacity.min(length as u64) as usize;
                 let arrival = Arrival { peer: *peer, context, tag, length: length as u64, data };
                 (envelopes_left, bytes_left) = (envelopes_left - 1, bytes_left - length as u32);
                 effects.deliver(id, &payload[..fits], arrival);
             } else {
-                let kind = Kind::Eager { report: 0, put_back: 0 };
-                let message = Waiting { came_by: (slot, self.epoch), data, kind };
-                let kept = unexpected.insert(message, payload);
-                // Credit prevents this; the general path reports the violation.
-                let Some(message) = kept else { break };
-                let credits = received.credits_mut();
-                credits.pass(charged.0 - envelopes_left, charged.1 - bytes_left);
-                let is_charged = credits.charge(length as u32);
-                debug_assert!(is_charged.is_ok(), "credit was checked before");
+                ends = None;
+                let passed = (charged.0 - envelopes_left, charged.1 - bytes_left);
+                // A copy, so that the envelopes of other messages stay in registers.
+                let envelope = MatchEnvelope { ..envelope };
+                if !self.keep_next(cx, target, &envelope, (data, payload), passed) {
+                    break;
+                }
                 (envelopes_left, bytes_left) = (envelopes_left - 1, bytes_left - length as u32);
                 charged = (envelopes_left, bytes_left);
-                // A copy, so that the envelope of other messages stays in registers.
-                matcher.insert_unexpected(&MatchEnvelope { ..envelope }, message.index() as u32);
-                let named = (slot, self.engine);
-                is_extended |= offers.extend_windows(named, credits.both_mut(), config);
-                counters.unexpected_messages += 1;
-                if context == REQUESTS {
-                    actions.push_back(Action::Requests);
-                }
             }
             left = rest;
         }
         let frames = (limits.0 - envelopes_left) as u16;
         if frames > 0 {
+            let received = &mut self.segments.received;
             received.credits_mut().pass(charged.0 - envelopes_left, charged.1 - bytes_left);
             received.note_next_frames(frames, now_ns);
         }
-        if is_extended {
-            ready.add(slot, Work::Flush);
-        }
         Taken { frames, bytes: body.len() - left.len() }
+    }
+
+    /// Charges and keeps a message that no receive accepts yet. Before it, receives have taken
+    /// messages and bytes that are not charged yet. `false`: it was not kept, and nothing is
+    /// charged.
+    #[inline(never)]
+    fn keep_next(
+        &mut self,
+        cx: &mut Cx<'_>,
+        target: u16,
+        envelope: &MatchEnvelope,
+        (data, payload): (Option<u64>, &[u8]),
+        (envelopes, bytes): (u32, u32),
+    ) -> bool {
+        let slot = cx.slot;
+        let SharedState { endpoints, unexpected, offers, config, counters, actions, .. } =
+            &mut *cx.shared;
+        let Some(matcher) = endpoints.get_mut(target) else { return false };
+        let kind = Kind::Eager { report: 0, put_back: 0 };
+        let message = Waiting { came_by: (slot, self.epoch), data, kind };
+        // Credit prevents this; the general path reports the violation.
+        let Some(message) = unexpected.insert(message, payload) else { return false };
+        let credits = self.segments.received.credits_mut();
+        credits.pass(envelopes, bytes);
+        let charged = credits.charge(payload.len() as u32);
+        debug_assert!(charged.is_ok(), "credit was checked before");
+        matcher.insert_unexpected(envelope, message.index() as u32);
+        counters.unexpected_messages += 1;
+        if envelope.context == REQUESTS {
+            actions.push_back(Action::Requests);
+        }
+        if offers.extend_windows((slot, self.engine), credits.both_mut(), config) {
+            cx.add_work(Work::Flush);
+        }
+        true
     }
 
     /// Takes puts off the front of the frames that [`Self::receive_fast`] has left, as long as each
