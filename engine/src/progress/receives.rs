@@ -55,7 +55,11 @@ impl EngineState {
         }
         let Some(id) = self.core.post_fast(request) else {
             self.completions.release(to.queue);
-            return self.post_taken(request, memory, to);
+            // Copies, so that those of other receives stay in registers.
+            let (request, to, mut taken) = (ReceiveRequest { ..*request }, to, memory.take());
+            let posted = self.post_taken(&request, &mut taken, &to);
+            memory.restore(taken);
+            return posted;
         };
         self.completions.insert_plain(id, memory, to, request.endpoint);
         Ok(id)
@@ -66,7 +70,7 @@ impl EngineState {
         &mut self,
         request: &ReceiveRequest,
         memory: &mut ReceiveMemory,
-        to: PostedTo,
+        to: &PostedTo,
     ) -> Result<Id, Error> {
         let posted = self.post_by_slot(request, memory.take().into_memory(), to.route(), false);
         posted.map_err(|(error, refused)| {

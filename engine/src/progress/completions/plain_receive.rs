@@ -68,6 +68,12 @@ impl ReceiveMemory {
         Self { buffer: self.buffer.take(), span: self.span }
     }
 
+    /// Puts memory back that was taken.
+    #[inline]
+    pub(crate) fn restore(&mut self, taken: Self) {
+        self.buffer = taken.buffer;
+    }
+
     /// Puts memory back that was taken as [`Memory`].
     pub(crate) fn put_back(&mut self, memory: Memory) {
         self.buffer = memory.buffer;
