@@ -308,13 +308,18 @@ impl Engine {
     }
 
     /// Executes the protocol's requests: waiting sends, grants, actions, chunks, segments.
+    #[inline(always)]
     pub(super) fn work(&mut self) -> bool {
-        let mut happened = false;
         if self.state.core.is_idle() && shortcut!("an engine without work") {
             self.driver.flush_datagrams();
             return false;
         }
-        happened |= self.state.core.shared().rendezvous().has_readable()
+        self.do_pending_work()
+    }
+
+    /// Executes them where there are any.
+    fn do_pending_work(&mut self) -> bool {
+        let mut happened = self.state.core.shared().rendezvous().has_readable()
             && self.setup().lanes.read_by_cma();
         self.state.rings.begin_writes();
         // Each round can create work for the next: a flush frees space for a waiting send. The
@@ -343,10 +348,12 @@ impl Engine {
         happened
     }
 
+    #[inline(always)]
     pub(super) fn handle_events(&mut self) -> bool {
-        if self.events.is_empty() {
-            return false;
-        }
+        !self.events.is_empty() && self.handle_pending_events()
+    }
+
+    fn handle_pending_events(&mut self) -> bool {
         self.state.read_clock();
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
