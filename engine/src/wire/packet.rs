@@ -157,7 +157,7 @@ pub(crate) fn expand(low: u32, expected: u64) -> u64 {
     let ahead = low.wrapping_sub(expected as u32).cast_signed();
     let number = expected.wrapping_add_signed(i64::from(ahead));
     // Before the first 2^31 numbers "behind" would be below zero: it can only be ahead.
-    if ahead < 0 && number > expected { u64::from(low) } else { number }
+    if number.cast_signed() < 0 { u64::from(low) } else { number }
 }
 
 #[cfg(test)]
