@@ -28,6 +28,8 @@ pub(super) struct Mtu {
     long_lost: u32,
     long_lost_highest: u64,
     search_again_ns: u64,
+    /// Before this time there is nothing to probe, without a new event.
+    rests_until_ns: u64,
     /// The length that was too long when it was searched last, unless it has passed since; 0: none
     /// was.
     too_long_before: u16,
@@ -36,7 +38,7 @@ pub(super) struct Mtu {
 impl Mtu {
     pub(super) fn new(least: usize, most: usize) -> Self {
         let (least, most) = (least as u32, most.max(least) as u32);
-        Self {
+        let mut mtu = Self {
             least,
             most,
             current: least,
@@ -46,8 +48,11 @@ impl Mtu {
             long_lost: 0,
             long_lost_highest: 0,
             search_again_ns: u64::MAX,
+            rests_until_ns: 0,
             too_long_before: 0,
-        }
+        };
+        mtu.rests_until_ns = mtu.rest_until_ns();
+        mtu
     }
 
     /// Returns the longest datagram that may be sent now.
@@ -77,6 +82,7 @@ impl Mtu {
             self.search_again_ns = u64::MAX;
             self.too_long = self.most + 1;
             self.tries = 0;
+            self.rests_until_ns = self.rest_until_ns();
         }
         if self.too_long > self.most && self.current < self.most {
             return Some(self.most as usize);
@@ -88,9 +94,19 @@ impl Mtu {
     /// Returns whether [`Self::wanted`] returns nothing now, and will not without a new event.
     #[inline]
     pub(super) fn rests(&self, now_ns: u64) -> bool {
+        debug_assert_eq!(self.rests_until_ns, self.rest_until_ns(), "a new event was missed");
+        now_ns < self.rests_until_ns
+    }
+
+    /// Returns until when there is nothing to probe; 0: there is something.
+    fn rest_until_ns(&self) -> u64 {
         let is_open = self.too_long > self.most && self.current < self.most;
         let is_found = !is_open && self.too_long - self.current <= STEP_BYTES;
-        self.probing.is_some() || (is_found && now_ns < self.search_again_ns)
+        match (self.probing, is_found) {
+            (Some(_), _) => u64::MAX,
+            (None, true) => self.search_again_ns,
+            (None, false) => 0,
+        }
     }
 
     /// Notes that a probe of this length was sent.
@@ -98,6 +114,7 @@ impl Mtu {
         debug_assert!(self.probing.is_none(), "one probe is outstanding");
         debug_assert!(bytes as u32 > self.current, "a probe is longer than what passes");
         self.probing = Some(bytes as u32);
+        self.rests_until_ns = self.rest_until_ns();
     }
 
     /// Handles the acknowledgement of a probe of this length. Returns `true` if datagrams may be
@@ -106,13 +123,14 @@ impl Mtu {
         let bytes = bytes as u32;
         self.probing = None;
         self.tries = 0;
-        if bytes <= self.current || bytes >= self.too_long {
-            return false;
+        let is_longer = bytes > self.current && bytes < self.too_long;
+        if is_longer {
+            self.current = bytes;
+            self.debug_check();
+            self.rest_if_done(now_ns);
         }
-        self.current = bytes;
-        self.debug_check();
-        self.rest_if_done(now_ns);
-        true
+        self.rests_until_ns = self.rest_until_ns();
+        is_longer
     }
 
     /// Handles the loss of a probe of this length.
@@ -128,6 +146,7 @@ impl Mtu {
             self.debug_check();
             self.rest_if_done(now_ns);
         }
+        self.rests_until_ns = self.rest_until_ns();
     }
 
     /// Checks the order of the lengths.
@@ -179,6 +198,7 @@ impl Mtu {
         self.probing = None;
         self.tries = 0;
         self.search_again_ns = now_ns + AGAIN_NS;
+        self.rests_until_ns = self.rest_until_ns();
         true
     }
 }
