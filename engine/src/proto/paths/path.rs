@@ -404,8 +404,12 @@ impl SessionPath {
 
     /// Completes a transmission: received packets were processed with it.
     #[inline]
-    pub(super) fn end_transmit(&mut self) {
-        self.visits.take_update();
+    pub(super) fn end_transmit(&mut self, slot: u32, to_drain: &mut Vec<u32>) {
+        if self.is_one_of_several() {
+            self.visits.take_update();
+        } else {
+            self.visits.take_latest_update(slot, to_drain);
+        }
     }
 
     /// Sets the session's timer to the path's next timeout.

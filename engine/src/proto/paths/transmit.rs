@@ -121,7 +121,7 @@ impl PathTable {
             || core
                 .with(slot, |session, cx| path.deliver_pending_events(session, cx, effects))
                 .unwrap_or(true);
-        path.end_transmit();
+        path.end_transmit(slot, &mut shared.to_drain);
         if !is_blocked {
             path.set_timer(slot, &mut shared.timers);
         }

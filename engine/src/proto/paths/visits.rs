@@ -68,10 +68,19 @@ impl PathVisits {
     }
 
     /// Notes that a packet has arrived: the path is drained after the packets of this turn.
-    #[inline]
+    #[inline(always)]
     pub(super) fn note_update(&mut self, slot: u32, to_drain: &mut Vec<u32>) {
         if !std::mem::replace(&mut self.has_update, true) {
             to_drain.push(slot);
+        }
+    }
+
+    /// Takes the note that packets have arrived before the list is visited; if the last entry of
+    /// the list is for that, the entry, too.
+    #[inline]
+    pub(super) fn take_latest_update(&mut self, slot: u32, to_drain: &mut Vec<u32>) {
+        if self.take_update() && to_drain.last() == Some(&slot) {
+            to_drain.pop();
         }
     }
 
