@@ -59,11 +59,13 @@ impl NumberSet {
         self.words[slot] = bits;
     }
 
-    /// Removes the numbers of a word that are set in `bits`.
+    /// Removes the numbers of a word that are set in `bits`, and returns those it had.
     #[inline]
-    pub(super) fn remove_all(&mut self, word: u64, bits: u64) {
+    pub(super) fn take(&mut self, word: u64, bits: u64) -> u64 {
         let slot = self.slot(word);
-        self.words[slot] &= !bits;
+        let taken = self.words[slot] & bits;
+        self.words[slot] ^= taken;
+        taken
     }
 
     /// Clears a whole word, to advance the set.

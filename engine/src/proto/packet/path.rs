@@ -91,7 +91,7 @@ pub(crate) struct Path {
     events: VecDeque<PacketEvent>,
     /// Payload is delivered before the acknowledgement in the same packet takes effect: that
     /// happens in [`Self::apply_deferred_ack`], which every call that depends on it makes.
-    deferred_ack: Option<DeferredAck>,
+    deferred_ack: DeferredAck,
     /// How late this turn is.
     late_ns: u64,
 }
@@ -114,7 +114,7 @@ impl Path {
             counters: PacketCounters::default(),
             delivery: Delivered::default(),
             events: VecDeque::new(),
-            deferred_ack: None,
+            deferred_ack: DeferredAck::default(),
             late_ns: 0,
             config,
         }
@@ -137,23 +137,23 @@ impl Path {
         expand(low, self.received.expected())
     }
 
-    /// Handles an authenticated packet. Only the payload of a [`ReplayCheck::Fresh`] one counts.
-    /// An error is the peer's fault; the packet had no effect.
-    #[inline(always)]
+    /// Handles a decoded packet, as a session's path does.
+    #[cfg(test)]
     pub(crate) fn handle_packet(
         &mut self,
         now_ns: u64,
         packet: &Packet<'_>,
     ) -> Result<ReplayCheck, PacketError> {
         let number = self.number_of(packet.header.number.get());
-        if self.handle_next(now_ns, number, packet) {
-            return Ok(ReplayCheck::Fresh);
+        match self.handle_next(now_ns, number, packet) {
+            true => Ok(ReplayCheck::Fresh),
+            false => self.handle_any(now_ns, number, packet),
         }
-        self.handle_any(now_ns, number, packet)
     }
 
-    /// Handles any packet, as [`Self::handle_packet`] does.
-    fn handle_any(
+    /// Handles an authenticated packet, with its full number. Only the payload of a
+    /// [`ReplayCheck::Fresh`] one counts. An error is the peer's fault; the packet had no effect.
+    pub(crate) fn handle_any(
         &mut self,
         now_ns: u64,
         number: u64,
@@ -194,9 +194,10 @@ impl Path {
     pub(crate) fn handle_stray_probe(
         &mut self,
         now_ns: u64,
+        number: u64,
         packet: &Packet<'_>,
     ) -> Result<ReplayCheck, PacketError> {
-        let arrival = self.handle_packet(now_ns, &Packet { ack: None, ..*packet })?;
+        let arrival = self.handle_any(now_ns, number, &Packet { ack: None, ..*packet })?;
         if arrival == ReplayCheck::Fresh {
             self.received.forget_time();
         }
@@ -331,7 +332,7 @@ impl Path {
     /// when a packet arrives or is to be sent.
     pub(crate) fn poll_timeout(&self) -> Option<u64> {
         let or_never = |time: Option<u64>| time.unwrap_or(u64::MAX);
-        let due_ns = or_never(self.received.due_ns())
+        let due_ns = (self.received.due_ns())
             .min(or_never(self.loss_timer_ns()))
             .min(or_never(self.pacer.holds_until_ns()));
         (due_ns != u64::MAX).then_some(due_ns)
@@ -354,7 +355,6 @@ impl Path {
     /// packets has notified the layer above.
     #[inline]
     pub(crate) fn poll_known_event(&mut self) -> Option<PacketEvent> {
-        self.apply_deferred_ack_if_due();
         self.events.pop_front()
     }
 

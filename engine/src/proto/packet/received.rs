@@ -37,8 +37,8 @@ pub(super) struct Received {
     newest_at_ns: u64,
     /// Ack-eliciting packets since the last acknowledgement.
     waiting: u32,
-    /// When an acknowledgement is due; `None` while none is.
-    due_ns: Option<u64>,
+    /// When an acknowledgement is due; `u64::MAX` while none is.
+    due_ns: u64,
     /// `end` as last acknowledged.
     announced_end: u64,
     /// The word at which the sweep continues.
@@ -54,7 +54,7 @@ impl Received {
             newest: 0,
             newest_at_ns: 0,
             waiting: 0,
-            due_ns: None,
+            due_ns: u64::MAX,
             announced_end: 0,
             sweep_word: 0,
         }
@@ -119,7 +119,7 @@ impl Received {
                 || (gap && self.cumulative < number)
                 || self.waiting >= config.ack_every;
             let due_ns = if at_once { now_ns } else { now_ns + config.ack_delay_ns };
-            self.due_ns = Some(self.due_ns.map_or(due_ns, |due| due.min(due_ns)));
+            self.due_ns = self.due_ns.min(due_ns);
         }
         arrival
     }
@@ -131,7 +131,7 @@ impl Received {
     }
 
     /// Handles the next number, for which [`Self::is_next`] returned `true`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn handle_next(
         &mut self,
         now_ns: u64,
@@ -150,13 +150,12 @@ impl Received {
         if wants == Wants::Nothing {
             return;
         }
-        if number >= self.newest {
-            (self.newest, self.newest_at_ns) = (number, now_ns);
-        }
+        debug_assert!(number >= self.newest, "it is the highest of all");
+        (self.newest, self.newest_at_ns) = (number, now_ns);
         self.waiting += 1;
         let at_once = wants == Wants::AckNow || self.waiting >= config.ack_every;
         let due_ns = if at_once { now_ns } else { now_ns + config.ack_delay_ns };
-        self.due_ns = Some(self.due_ns.map_or(due_ns, |due| due.min(due_ns)));
+        self.due_ns = self.due_ns.min(due_ns);
     }
 
     /// Raises the cumulative number to a floor that the sender has sent.
@@ -206,15 +205,17 @@ impl Received {
         self.set.capacity()
     }
 
-    /// Returns when an acknowledgement is due.
+    /// Returns when an acknowledgement is due; `u64::MAX`: none is.
     #[inline]
-    pub(super) fn due_ns(&self) -> Option<u64> {
+    pub(super) fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
     /// Makes a delayed acknowledgement due now.
     pub(super) fn make_due(&mut self) {
-        self.due_ns = self.due_ns.map(|_| 0);
+        if self.due_ns != u64::MAX {
+            self.due_ns = 0;
+        }
     }
 
     /// Returns whether there is anything to acknowledge, so that the next packet includes it.
@@ -232,32 +233,41 @@ impl Received {
     #[inline(always)]
     pub(super) fn write(&mut self, now_ns: u64, out: &mut [u8]) -> usize {
         debug_assert!(out.len() >= ACK_BYTES_MAX, "the caller reserves the longest one");
-        debug_assert_eq!(self.waiting > 0, self.due_ns.is_some(), "what waits is due some time");
+        let is_due = self.due_ns != u64::MAX;
+        debug_assert_eq!(self.waiting > 0, is_due, "what waits is due some time");
         let delay_ns = now_ns.saturating_sub(self.newest_at_ns);
-        let mut writer = AckWriter::new(out, self.cumulative, delay_ns);
-        if self.end > self.cumulative {
-            let base = self.cumulative / WORD;
-            let last = (self.end - 1) / WORD;
-            let fresh = last.saturating_sub(self.announced_end / WORD) + 1;
-            let words = fresh.clamp(NEWEST_WORDS, NEWEST_WORDS_MAX as u64).min(last - base + 1);
-            let newest = last + 1 - words;
-            let slots = 0..words as usize;
-            writer.window(newest - base, slots.map(|at| self.set.word(newest + at as u64)));
-            if newest > base {
-                if self.sweep_word < base || self.sweep_word >= newest {
-                    self.sweep_word = base;
-                }
-                let from = self.sweep_word;
-                let words = (newest - from).min(SWEEP_WORDS_MAX as u64);
-                let slots = 0..words as usize;
-                writer.window(from - base, slots.map(|at| self.set.word(from + at as u64)));
-                self.sweep_word = from + words;
-                debug_assert!(self.sweep_word <= newest, "the sweep ends before the newest words");
-            }
-        }
+        let bytes = match self.end > self.cumulative {
+            true => self.write_windows(delay_ns, out),
+            false => AckWriter::new(out, self.cumulative, delay_ns).finish(),
+        };
         self.announced_end = self.end;
         self.waiting = 0;
-        self.due_ns = None;
+        self.due_ns = u64::MAX;
+        bytes
+    }
+
+    /// Writes an acknowledgement of numbers with gaps.
+    #[inline(never)]
+    fn write_windows(&mut self, delay_ns: u64, out: &mut [u8]) -> usize {
+        let mut writer = AckWriter::new(out, self.cumulative, delay_ns);
+        let base = self.cumulative / WORD;
+        let last = (self.end - 1) / WORD;
+        let fresh = last.saturating_sub(self.announced_end / WORD) + 1;
+        let words = fresh.clamp(NEWEST_WORDS, NEWEST_WORDS_MAX as u64).min(last - base + 1);
+        let newest = last + 1 - words;
+        let slots = 0..words as usize;
+        writer.window(newest - base, slots.map(|at| self.set.word(newest + at as u64)));
+        if newest > base {
+            if self.sweep_word < base || self.sweep_word >= newest {
+                self.sweep_word = base;
+            }
+            let from = self.sweep_word;
+            let words = (newest - from).min(SWEEP_WORDS_MAX as u64);
+            let slots = 0..words as usize;
+            writer.window(from - base, slots.map(|at| self.set.word(from + at as u64)));
+            self.sweep_word = from + words;
+            debug_assert!(self.sweep_word <= newest, "the sweep ends before the newest words");
+        }
         writer.finish()
     }
 }
@@ -320,13 +330,13 @@ mod tests {
         let mut received = Received::new();
         take(&mut received, 100, 0);
         take(&mut received, 200, 1);
-        assert_eq!(received.due_ns(), Some(100 + config.ack_delay_ns));
+        assert_eq!(received.due_ns(), 100 + config.ack_delay_ns);
         for number in 2..u64::from(config.ack_every) {
             take(&mut received, 300, number);
         }
-        assert_eq!(received.due_ns(), Some(300));
+        assert_eq!(received.due_ns(), 300);
         acknowledged(&mut received, 0);
-        assert_eq!((received.due_ns(), received.has_unacknowledged()), (None, false));
+        assert_eq!((received.due_ns(), received.has_unacknowledged()), (u64::MAX, false));
     }
 
     /// RR-PKT-6
@@ -336,16 +346,16 @@ mod tests {
         let mut received = Received::new();
         take(&mut received, 10, 0);
         take(&mut received, 20, 2);
-        assert_eq!(received.due_ns(), Some(20));
+        assert_eq!(received.due_ns(), 20);
         acknowledged(&mut received, 0);
         take(&mut received, 30, 1);
-        assert_eq!(received.due_ns(), Some(30));
+        assert_eq!(received.due_ns(), 30);
         acknowledged(&mut received, 0);
         received.handle(40, 3, None, Wants::AckNow, &config);
-        assert_eq!(received.due_ns(), Some(40));
+        assert_eq!(received.due_ns(), 40);
         acknowledged(&mut received, 0);
         received.handle(50, 4, None, Wants::Nothing, &config);
-        assert_eq!(received.due_ns(), None);
+        assert_eq!(received.due_ns(), u64::MAX);
     }
 
     /// RR-PKT-4
@@ -355,7 +365,7 @@ mod tests {
         let mut received = Received::new();
         take(&mut received, 10, 0);
         received.handle(20, 5, Some(5), Wants::Ack, &config);
-        assert_eq!(received.due_ns(), Some(10 + config.ack_delay_ns));
+        assert_eq!(received.due_ns(), 10 + config.ack_delay_ns);
         assert_eq!(received.cumulative, 6);
         assert_eq!(take(&mut received, 30, 3), ReplayCheck::Old);
     }

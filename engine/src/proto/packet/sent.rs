@@ -38,7 +38,8 @@ pub(super) struct Record {
 /// Sent packets; see the module.
 #[derive(Debug)]
 pub(super) struct Sent {
-    /// A ring: number `n` is at `n mod len`; the length is a power of two.
+    /// A ring: number `n` is at `n mod len`; the length is a power of two. The sets hold as many
+    /// numbers, wherever they begin.
     records: Vec<Record>,
     outstanding: NumberSet,
     lost: NumberSet,
@@ -127,15 +128,17 @@ impl Sent {
         debug_assert!(self.room() > 0, "the receiver accepts the number");
         let number = self.next;
         self.next += 1;
-        self.outstanding.reserve(self.base, number);
-        self.lost.reserve(self.base, number);
         if record.purpose == Purpose::Ack {
+            self.outstanding.reserve(self.base, number);
+            self.lost.reserve(self.base, number);
             self.advance_floor();
             return number;
         }
         if number - self.base >= self.records.len() as u64 {
             self.grow((self.next - self.base).next_power_of_two());
         }
+        let span = (number / WORD - self.base / WORD + 1) * WORD;
+        debug_assert!(span <= self.outstanding.capacity().min(self.lost.capacity()), "they fit");
         let slot = self.slot(number);
         self.records[slot] = record;
         self.outstanding.insert(number);
@@ -164,6 +167,11 @@ impl Sent {
             records[number as usize & (length - 1)] = *self.record(number);
         }
         self.records = records;
+        // The last of so many numbers, if the first one is the highest of its word.
+        let first = self.base / WORD * WORD;
+        let last = first + WORD - 1 + (length as u64 - 1);
+        self.outstanding.reserve(first, last);
+        self.lost.reserve(first, last);
     }
 
     /// Returns the outstanding numbers of a word, and those remembered as lost.
@@ -180,30 +188,25 @@ impl Sent {
     pub(super) fn acknowledge(&mut self, number: u64) -> Record {
         debug_assert!(self.outstanding.contains(number), "it is outstanding");
         self.outstanding.remove(number);
+        self.end(number)
+    }
+
+    /// Takes the outstanding numbers of a word out of `bits`, and returns their bits;
+    /// [`Self::end`] ends each of them. Their records remain unchanged.
+    #[inline]
+    pub(super) fn take_word(&mut self, word: u64, bits: u64) -> u64 {
+        debug_assert!(word * WORD < self.next && word >= self.base / WORD, "it is in use");
+        self.outstanding.take(word, bits)
+    }
+
+    /// Ends an outstanding number that was removed from their set.
+    #[inline]
+    pub(super) fn end(&mut self, number: u64) -> Record {
         let record = *self.record(number);
         self.count -= 1;
         self.bytes_in_flight -= u64::from(record.bytes);
         debug_assert!(self.count > 0 || self.bytes_in_flight == 0, "packets have bytes");
         record
-    }
-
-    /// Removes acknowledged outstanding numbers of a word, given as bits. Their records remain
-    /// unchanged.
-    #[inline]
-    pub(super) fn acknowledge_word(&mut self, word: u64, bits: u64) {
-        debug_assert_eq!(bits & !self.outstanding.word(word), 0, "they are outstanding");
-        self.outstanding.remove_all(word, bits);
-        self.count -= u64::from(bits.count_ones());
-        for number in numbers(word, bits) {
-            self.bytes_in_flight -= u64::from(self.record(number).bytes);
-        }
-        debug_assert!(self.count > 0 || self.bytes_in_flight == 0, "packets have bytes");
-    }
-
-    /// Returns whether the lowest number is outstanding and none is remembered as lost.
-    #[inline]
-    pub(super) fn is_in_order(&self) -> bool {
-        self.base < self.next && self.lost_order.is_empty() && self.outstanding.contains(self.base)
     }
 
     /// Marks an outstanding number as lost; it is remembered.

@@ -69,7 +69,7 @@ impl PathTable {
             paths = by_slot.get_mut(slot as usize);
         }
         if let Some(path) = paths.and_then(|paths| paths.only_one(id, number)) {
-            return path.handle_packet(shared, core, (slot, info), bytes, effects).map(drop);
+            return path.handle_packet(shared, core, (slot, &info), bytes, effects).map(drop);
         }
         self.handle_on_one_of_several(core, (slot, info), number, bytes, effects)
     }
@@ -96,7 +96,7 @@ impl PathTable {
         let path = debug_assert_some!(paths.get_mut(index), "it is known, or was just opened");
         let Some(path) = path else { return Ok(()) };
         let length = bytes.len() - PACKET_TAG_BYTES;
-        let handled = path.handle_packet_of_several(shared, core, (slot, info), bytes, effects);
+        let handled = path.handle_packet_of_several(shared, core, (slot, &info), bytes, effects);
         let (is_segment, handled) = match handled {
             Ok(Outcome::Dropped) => return Ok(()),
             Ok(Outcome::Genuine { is_segment }) => (is_segment, Ok(())),

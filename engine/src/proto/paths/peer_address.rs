@@ -41,6 +41,12 @@ impl PeerAddress {
         self.current
     }
 
+    /// Returns whether this is the destination of datagrams.
+    #[inline(always)]
+    pub(super) fn is_current(&self, address: &SocketAddr) -> bool {
+        self.current == *address
+    }
+
     /// Returns the source address of the peer's datagrams.
     pub(super) fn ip(&self) -> IpAddr {
         self.current.ip()

@@ -1,8 +1,11 @@
 //! Acknowledgement processing for sent packets: which arrived, and which are lost.
 
+use std::collections::VecDeque;
+
 use super::super::loss::Loss;
 use super::super::numbers::{WORD, numbers};
 use super::super::sent::{Purpose, Record};
+use super::fast_path::note_acked;
 use super::{PacketEvent, Path};
 use crate::wire::ack::{Ack, Words};
 use crate::wire::packet::{PacketError, expand};
@@ -50,22 +53,34 @@ impl Path {
         for (word, bits) in words {
             self.handle_acked_word(now_ns, cumulative / WORD + word, bits, &mut newly_acked);
         }
-        let Some((number, sent_at_ns)) = newly_acked.highest else {
+        let Some(number) = newly_acked.highest else {
             self.sent.advance_floor();
             return;
         };
+        let sent_at_ns = self.handle_answer(now_ns, delay_ns, number);
+        self.find_losses(now_ns, false, newly_acked.sent_from_ns);
+        self.end_ack(now_ns, number, sent_at_ns);
+    }
+
+    /// Handles that packets were newly acknowledged, up to this one. Returns when it was sent.
+    #[inline]
+    pub(super) fn handle_answer(&mut self, now_ns: u64, delay_ns: Option<u64>, number: u64) -> u64 {
+        let Record { bytes, sent_at_ns, .. } = *self.sent.record(number);
         if self.acks.note_number(number) {
-            let long = self.sent.record(number).bytes as usize * 2 >= self.mtu.current();
+            let long = bytes as usize * 2 >= self.mtu.current();
             let raw_ns = now_ns.saturating_sub(sent_at_ns);
             if let Some(delay_ns) = delay_ns {
                 self.handle_sample(now_ns, raw_ns, delay_ns, long);
             }
         }
-        if newly_acked.is_answered {
-            self.loss.handle_progress();
-            self.timer.handle_answer(now_ns);
-        }
-        self.find_losses(now_ns, false, newly_acked.sent_from_ns);
+        self.loss.handle_progress();
+        self.timer.handle_answer(now_ns);
+        sent_at_ns
+    }
+
+    /// Completes an acknowledgement, whose highest new number was sent at `sent_at_ns`.
+    #[inline]
+    pub(super) fn end_ack(&mut self, now_ns: u64, number: u64, sent_at_ns: u64) {
         self.acks.note_sent_at(sent_at_ns);
         self.sent.advance_floor();
         let highest = self.acks.highest().unwrap_or(number);
@@ -75,7 +90,6 @@ impl Path {
         self.update_pace(now_ns);
     }
 
-    #[inline]
     fn handle_acked_word(
         &mut self,
         now_ns: u64,
@@ -84,15 +98,11 @@ impl Path {
         newly_acked: &mut NewlyAcked,
     ) {
         let (outstanding, lost) = self.sent.word(word);
-        let acked = bits & outstanding;
-        if acked != 0 {
-            newly_acked.is_answered = true;
-            self.sent.acknowledge_word(word, acked);
-        }
-        for number in numbers(word, acked) {
-            let record = *self.sent.record(number);
-            self.handle_acked(now_ns, number, &record);
-            newly_acked.add(number, record.sent_at_ns);
+        if bits & outstanding != 0 {
+            for number in numbers(word, self.sent.take_word(word, bits)) {
+                let sent_at_ns = self.handle_acked(now_ns, number, &mut note_acked);
+                newly_acked.add(number, sent_at_ns);
+            }
         }
         for number in numbers(word, bits & lost) {
             let record = *self.sent.record(number);
@@ -107,28 +117,34 @@ impl Path {
         }
     }
 
+    /// Handles the acknowledgement of a number that was taken from those outstanding, and passes
+    /// its token on. Returns when it was sent.
     #[inline]
-    pub(super) fn handle_acked(&mut self, now_ns: u64, number: u64, record: &Record) {
-        let bytes = record.bytes as usize;
-        if record.purpose == Purpose::MtuProbe {
-            if self.mtu.handle_probe_acked(bytes, now_ns) {
+    pub(super) fn handle_acked(
+        &mut self,
+        now_ns: u64,
+        number: u64,
+        handle_acked: &mut impl FnMut(&mut VecDeque<PacketEvent>, u64),
+    ) -> u64 {
+        let Record { token, sent_at_ns, bytes, purpose } = self.sent.end(number);
+        if purpose == Purpose::MtuProbe {
+            if self.mtu.handle_probe_acked(bytes as usize, now_ns) {
                 self.handle_mtu_changed();
             }
-            return;
+            return sent_at_ns;
         }
-        match record.purpose {
-            Purpose::Payload => {
-                self.congestion.handle_ack(u64::from(record.bytes));
-                self.delivery.add(u64::from(record.bytes));
-                self.events.push_back(PacketEvent::Acked { token: record.token });
-            }
-            Purpose::Ping | Purpose::MtuProbe | Purpose::Ack => {}
+        if purpose == Purpose::Payload {
+            self.congestion.handle_ack(u64::from(bytes));
+            self.delivery.add(u64::from(bytes));
+            handle_acked(&mut self.events, token);
         }
-        if self.mtu.handle_acked(number, bytes, now_ns) {
+        if self.mtu.handle_acked(number, bytes as usize, now_ns) {
             self.handle_mtu_changed();
         }
+        sent_at_ns
     }
 
+    #[cold]
     fn handle_mtu_changed(&mut self) {
         self.congestion.set_datagram(self.mtu.current() as u64);
         self.rtt.forget_long();
@@ -199,18 +215,15 @@ impl Path {
 /// New information of one acknowledgement.
 #[derive(Debug, Default)]
 struct NewlyAcked {
-    /// The highest newly acknowledged number, and when it was sent.
-    highest: Option<(u64, u64)>,
+    /// The highest newly acknowledged number.
+    highest: Option<u64>,
     /// When the oldest newly acknowledged packet was sent.
     sent_from_ns: u64,
-    is_answered: bool,
 }
 
 impl NewlyAcked {
     fn add(&mut self, number: u64, sent_at_ns: u64) {
-        if self.highest.is_none_or(|(highest, _)| number > highest) {
-            self.highest = Some((number, sent_at_ns));
-        }
+        self.highest = self.highest.max(Some(number));
         self.sent_from_ns = self.sent_from_ns.min(sent_at_ns);
     }
 }

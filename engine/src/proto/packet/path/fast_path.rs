@@ -1,11 +1,13 @@
-//! Deferred acknowledgement processing, after the payload in the same packet is delivered; and the
-//! receive fast path for the common case: the next packet, with an acknowledgement of the next sent
-//! packet, where none is missing and none was lost. It has the same effects as the general path,
-//! and leaves all other packets to that, unchanged.
+//! Deferred acknowledgement processing, after the payload in the same packet is delivered; and fast
+//! paths for the common cases: the next packet, where none is missing, and an acknowledgement of
+//! the oldest sent packets, where none was lost. They have the same effects as the general path,
+//! and leave all others to that, unchanged.
 
+use std::collections::VecDeque;
+
+use super::super::numbers::{WORD, numbers};
 use super::super::received::Wants;
-use super::super::sent::Purpose;
-use super::Path;
+use super::{PacketEvent, Path};
 use crate::wire::ack::{Ack, Words};
 use crate::wire::packet::{Packet, expand};
 
@@ -15,9 +17,9 @@ const DEFERRED_ACKS_MAX: u8 = 8;
 
 /// A cumulative acknowledgement that was validated, and whose effects are deferred. It replaces
 /// earlier ones.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DeferredAck {
-    /// Number of acknowledgements that it replaces, itself included.
+    /// Number of acknowledgements that it replaces, itself included; 0: none is deferred.
     count: u8,
     cumulative: u64,
     delay_ns: Option<u64>,
@@ -30,39 +32,45 @@ impl Path {
     /// Defers an acknowledgement without gaps to [`Self::apply_deferred_ack`].
     #[inline]
     pub(super) fn defer_ack(&mut self, at_ns: u64, delay_ns: Option<u64>, cumulative: u64) {
-        let count = self.deferred_ack.map_or(0, |before| before.count).saturating_add(1);
-        let late_ns = self.late_ns;
-        let latest = DeferredAck { count, cumulative, delay_ns, at_ns, late_ns };
+        let (deferred, late_ns) = (&mut self.deferred_ack, self.late_ns);
+        let count = deferred.count.saturating_add(1);
         // A reordered one is no evidence of when the newest packet was answered.
-        let newest = self.deferred_ack.filter(|before| cumulative <= before.cumulative);
-        self.deferred_ack = Some(newest.map_or(latest, |before| DeferredAck { count, ..before }));
+        if count == 1 || cumulative > deferred.cumulative {
+            *deferred = DeferredAck { count, cumulative, delay_ns, at_ns, late_ns };
+        }
+        deferred.count = count;
     }
 
     /// Applies deferred acknowledgements to sent packets, window, pacing and round trip.
     #[inline]
     pub(crate) fn apply_deferred_ack(&mut self) {
-        if let Some(deferred) = self.deferred_ack.take() {
-            self.apply_ack(&deferred);
+        if self.deferred_ack.count > 0 {
+            self.apply_ack(note_acked);
         }
     }
 
     /// Applies them once they are many. Sending applies them earlier, where they affect it.
+    /// `handle_acked` is called with the tokens of acknowledged packets that no event precedes.
     #[inline]
-    pub(super) fn apply_deferred_ack_if_due(&mut self) {
+    pub(crate) fn apply_deferred_ack_if_due(&mut self, mut handle_acked: impl FnMut(u64)) {
         if self.is_deferred_ack_due() {
-            self.apply_deferred_ack();
+            self.apply_ack(|events, token| match events.is_empty() {
+                true => handle_acked(token),
+                false => note_acked(events, token),
+            });
         }
     }
 
     #[inline]
     pub(super) fn is_deferred_ack_due(&self) -> bool {
-        self.deferred_ack.is_some_and(|it| it.count >= DEFERRED_ACKS_MAX)
+        self.deferred_ack.count >= DEFERRED_ACKS_MAX
     }
 
-    fn apply_ack(&mut self, deferred: &DeferredAck) {
-        let late_ns = std::mem::replace(&mut self.late_ns, deferred.late_ns);
-        let DeferredAck { at_ns, delay_ns, cumulative, .. } = *deferred;
-        if !self.handle_next_ack(at_ns, delay_ns, cumulative) {
+    fn apply_ack(&mut self, handle_acked: impl FnMut(&mut VecDeque<PacketEvent>, u64)) {
+        let DeferredAck { at_ns, delay_ns, cumulative, late_ns, .. } = self.deferred_ack;
+        self.deferred_ack.count = 0;
+        let late_ns = std::mem::replace(&mut self.late_ns, late_ns);
+        if !self.handle_plain_ack(at_ns, delay_ns, cumulative, handle_acked) {
             self.handle_ack(at_ns, Words::none(), delay_ns, cumulative);
         }
         self.late_ns = late_ns;
@@ -82,10 +90,10 @@ impl Path {
     }
 
     /// Handles the next packet in order with an acknowledgement without gaps, as
-    /// [`Self::handle_packet`] does. Returns `false`, without effect, if it is another one, or an
+    /// [`Self::handle_any`] does. Returns `false`, without effect, if it is another one, or an
     /// error.
     #[inline(always)]
-    pub(super) fn handle_next(&mut self, now_ns: u64, number: u64, packet: &Packet<'_>) -> bool {
+    pub(crate) fn handle_next(&mut self, now_ns: u64, number: u64, packet: &Packet<'_>) -> bool {
         if !self.received.is_next(number) || !shortcut!("the next packet") {
             return false;
         }
@@ -106,52 +114,46 @@ impl Path {
         true
     }
 
-    /// Handles an acknowledgement of everything below `cumulative` if that newly acknowledges
-    /// exactly the oldest packet. Returns `false`, without effect, if not.
+    /// Handles an acknowledgement of everything below `cumulative`, and of more than before, where
+    /// no packet is remembered as lost. Passes the tokens of newly acknowledged packets to
+    /// `handle_acked`. Returns `false`, without effect, if it is another one.
     #[inline]
-    pub(super) fn handle_next_ack(
+    fn handle_plain_ack(
         &mut self,
         now_ns: u64,
         delay_ns: Option<u64>,
         cumulative: u64,
+        mut handle_acked: impl FnMut(&mut VecDeque<PacketEvent>, u64),
     ) -> bool {
-        let number = self.sent.floor();
-        if cumulative != number + 1
-            || !self.sent.is_in_order()
+        let floor = self.sent.floor();
+        if cumulative <= floor
+            || self.sent.has_lost()
+            || self.acks.highest().is_some_and(|highest| highest >= cumulative)
             || !shortcut!("the next acknowledgement")
         {
             return false;
         }
-        if self.sent.record(number).purpose != Purpose::Payload {
-            return false;
-        }
-        let record = self.sent.acknowledge(number);
-        self.handle_acked(now_ns, number, &record);
-        if self.acks.note_number(number) {
-            let long = record.bytes as usize * 2 >= self.mtu.current();
-            let raw_ns = now_ns.saturating_sub(record.sent_at_ns);
-            if let Some(delay_ns) = delay_ns {
-                self.handle_sample(now_ns, raw_ns, delay_ns, long);
+        let mut highest = None;
+        for word in floor / WORD..=(cumulative - 1) / WORD {
+            let above = (word * WORD + WORD).saturating_sub(cumulative);
+            for number in numbers(word, self.sent.take_word(word, u64::MAX >> above)) {
+                self.handle_acked(now_ns, number, &mut handle_acked);
+                highest = Some(number);
             }
         }
-        // A packet is lost only if a later one is acknowledged: this was the oldest.
-        self.loss.handle_progress();
-        self.timer.handle_answer(now_ns);
-        if self.sent.count() > 0 && self.acks.highest() != Some(number) {
-            self.find_losses(now_ns, false, record.sent_at_ns);
+        match highest {
+            // A packet is lost only if a later one is acknowledged: these were the oldest.
+            Some(number) => {
+                let sent_at_ns = self.handle_answer(now_ns, delay_ns, number);
+                self.end_ack(now_ns, number, sent_at_ns);
+            }
+            None => self.sent.advance_floor(),
         }
-        self.acks.note_sent_at(record.sent_at_ns);
-        self.sent.advance_floor();
-        let highest = self.acks.highest().unwrap_or(number);
-        if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {
-            self.loss.handle_round();
-        }
-        self.update_pace(now_ns);
         true
     }
 
     /// Returns a time before which no turn is due, at less cost than [`Self::poll_timeout`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn rests_until_ns(&self) -> u64 {
         let is_timed = self.pacer.holds_until_ns().is_some() || self.timer.expects_loss();
         if is_timed || self.loss.probes() > 0 {
@@ -161,6 +163,12 @@ impl Path {
             0 => u64::MAX,
             _ => self.timer.rests_until_ns(),
         };
-        lost_ns.min(self.received.due_ns().unwrap_or(u64::MAX))
+        lost_ns.min(self.received.due_ns())
     }
+}
+
+/// Notes the token of an acknowledged packet as an event.
+#[inline]
+pub(super) fn note_acked(events: &mut VecDeque<PacketEvent>, token: u64) {
+    events.push_back(PacketEvent::Acked { token });
 }

@@ -43,6 +43,7 @@ pub(crate) trait PayloadSource {
 }
 
 /// Header of a packet, written.
+#[derive(Clone, Copy)]
 struct Lead {
     bytes: usize,
     flags: u8,
@@ -98,7 +99,7 @@ impl Path {
         {
             return Some(sent);
         }
-        if self.received.due_ns().is_some_and(|due_ns| due_ns <= now_ns) {
+        if self.received.due_ns() <= now_ns {
             return Some(self.send_ack(now_ns, out));
         }
         None
@@ -137,7 +138,7 @@ impl Path {
         }
         let lead = self.lead_here(now_ns, true, out);
         let Some(filled) = payload.fill(&mut out[lead.bytes..]) else {
-            return self.send_lead(now_ns, &lead, out);
+            return self.send_lead(now_ns, lead, out);
         };
         let bytes = lead.bytes + filled.bytes;
         self.pacer.spend((bytes + self.config.tag_bytes) as u64);
@@ -238,7 +239,7 @@ impl Path {
 
     /// Completes a packet with an acknowledgement, if any, and without payload.
     #[cold]
-    fn send_lead(&mut self, now_ns: u64, lead: &Lead, out: &mut [u8]) -> Option<(usize, u64)> {
+    fn send_lead(&mut self, now_ns: u64, lead: Lead, out: &mut [u8]) -> Option<(usize, u64)> {
         if lead.flags & FLAG_ACK == 0 {
             return None;
         }
@@ -344,7 +345,7 @@ impl Path {
             end = end.min((window - in_flight) as usize - self.config.tag_bytes);
         }
         let Some(filled) = payload.fill(&mut out[lead.bytes..end]) else {
-            return self.send_lead(now_ns, &lead, out);
+            return self.send_lead(now_ns, lead, out);
         };
         let bytes = lead.bytes + filled.bytes;
         let in_flight = in_flight + (bytes + self.config.tag_bytes) as u64;

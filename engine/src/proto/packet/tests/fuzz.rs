@@ -90,13 +90,18 @@ fn hostile_packets() {
             if path.poll_timeout().is_some_and(|due_ns| due_ns <= now_ns) {
                 path.handle_timeout(now_ns, second & 1 == 0);
             }
-            while let Some(event) = path.poll_known_event() {
-                if let PacketEvent::Acked { token } | PacketEvent::Lost { token } = event {
-                    let left = payload.under_way.get_mut(&token).expect("it was sent");
-                    *left -= 1;
-                    if *left == 0 {
-                        payload.under_way.remove(&token);
-                    }
+            let mut ended = Vec::new();
+            path.apply_deferred_ack_if_due(|token| ended.push(token));
+            let events = std::iter::from_fn(|| path.poll_known_event());
+            ended.extend(events.filter_map(|event| match event {
+                PacketEvent::Acked { token } | PacketEvent::Lost { token } => Some(token),
+                PacketEvent::PayloadBytesMax { .. } => None,
+            }));
+            for token in ended {
+                let left = payload.under_way.get_mut(&token).expect("it was sent");
+                *left -= 1;
+                if *left == 0 {
+                    payload.under_way.remove(&token);
                 }
             }
             for _ in 0..second % 32 {

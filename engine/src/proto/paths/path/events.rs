@@ -39,6 +39,9 @@ impl SessionPath {
         effects: &mut impl Effects,
     ) -> bool {
         let mut is_calm = true;
+        self.packets.apply_deferred_ack_if_due(|token| {
+            session.handle_segment_acked(cx.reborrow(), token, effects);
+        });
         while let Some(event) = self.packets.poll_known_event() {
             match event {
                 PacketEvent::Acked { token } => {

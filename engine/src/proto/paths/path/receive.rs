@@ -19,7 +19,7 @@ impl SessionPath {
         &mut self,
         shared: &mut SharedPathState,
         core: &mut Core,
-        arrival: (u32, ReceiveInfo),
+        arrival: (u32, &ReceiveInfo),
         bytes: &mut [u8],
         effects: &mut impl Effects,
     ) -> Result<Outcome, Offence> {
@@ -32,11 +32,10 @@ impl SessionPath {
         &mut self,
         shared: &mut SharedPathState,
         core: &mut Core,
-        (slot, info): (u32, ReceiveInfo),
+        (slot, info): (u32, &ReceiveInfo),
         bytes: &mut [u8],
         effects: &mut impl Effects,
     ) -> Result<Outcome, Offence> {
-        let ReceiveInfo { from, now_ns, late_ns } = info;
         if bytes[0] != KIND_PACKET {
             shared.dropped.malformed += 1;
             return Ok(Outcome::Dropped);
@@ -47,14 +46,72 @@ impl SessionPath {
             shared.dropped.forged += 1;
             return Ok(Outcome::Dropped);
         }
-        let protocol =
-            |error: &dyn fmt::Display| Err((slot, PeerFailure::Protocol(error.to_string().into())));
-        let Ok(packet) = Packet::decode(&bytes[..bytes.len() - PACKET_TAG_BYTES]) else {
+        let content = &bytes[..bytes.len() - PACKET_TAG_BYTES];
+        let payload = match self.handle_next(info, number, content) {
+            Some(payload) => payload,
+            None => match self.handle_any(shared, (slot, info), number, content)? {
+                Some(payload) => payload,
+                None => return Ok(Outcome::Dropped),
+            },
+        };
+        self.visits.stay_awake(slot, &mut shared.awake);
+        self.visits.note_update(slot, &mut shared.to_drain);
+        let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
+        let mut is_segment = false;
+        if !payload.is_empty() && is_handled {
+            let before = core.shared.counters.segments_received;
+            let handled = core.handle_lone_segment(slot, payload, info.now_ns, effects);
+            let segments = core.shared.counters.segments_received - before;
+            shared.segments += segments;
+            is_segment = segments > 0;
+            if let Err(error) = handled {
+                return Err(offence(slot, &error));
+            }
+        }
+        Ok(Outcome::Genuine { is_segment })
+    }
+
+    /// Handles an authentic packet that is the next one and from the peer's address, in the common
+    /// state of the path. Returns its payload. `None`: use [`Self::handle_any`]; nothing has
+    /// changed.
+    #[inline(never)]
+    fn handle_next<'a>(
+        &mut self,
+        info: &ReceiveInfo,
+        number: u64,
+        bytes: &'a [u8],
+    ) -> Option<&'a [u8]> {
+        let packet = Packet::decode(bytes).ok()?;
+        let is_common = self.is_free_of(PathReasons::RECEIVING)
+            && self.peer.is_current(&info.from)
+            && !packet.has(FLAG_MTU_PROBE);
+        if !is_common {
+            return None;
+        }
+        self.packets.start_turn(info.late_ns);
+        if !self.packets.handle_next(info.now_ns, number, &packet) {
+            return None;
+        }
+        self.highest = self.highest.max(number);
+        Some(packet.payload)
+    }
+
+    /// Handles any authentic packet. Returns its payload, if that counts.
+    #[inline(never)]
+    fn handle_any<'a>(
+        &mut self,
+        shared: &mut SharedPathState,
+        (slot, info): (u32, &ReceiveInfo),
+        number: u64,
+        bytes: &'a [u8],
+    ) -> Result<Option<&'a [u8]>, Offence> {
+        let &ReceiveInfo { from, now_ns, late_ns } = info;
+        let Ok(packet) = Packet::decode(bytes) else {
             shared.dropped.malformed += 1;
-            return Ok(Outcome::Dropped);
+            return Ok(None);
         };
         self.packets.start_turn(late_ns);
-        let is_home = from == self.peer.current();
+        let is_home = self.peer.is_current(&from);
         let is_known = is_home || self.is_at(from, &packet);
         if number >= self.highest {
             self.highest = number;
@@ -67,39 +124,22 @@ impl SessionPath {
             }
         }
         let checked = if is_known {
-            self.packets.handle_packet(now_ns, &packet)
+            self.packets.handle_any(now_ns, number, &packet)
         } else if packet.is_probe() {
-            self.packets.handle_stray_probe(now_ns, &packet)
+            self.packets.handle_stray_probe(now_ns, number, &packet)
         } else {
             shared.dropped.stray += 1;
-            return Ok(Outcome::Dropped);
+            return Ok(None);
         };
         self.visits.stay_awake(slot, &mut shared.awake);
-        match checked {
-            Ok(ReplayCheck::Fresh) => {}
-            Ok(_) => {
-                shared.dropped.repeated += 1;
-                return Ok(Outcome::Dropped);
-            }
-            Err(error) => return protocol(&error),
+        if checked.map_err(|error| offence(slot, &error))? != ReplayCheck::Fresh {
+            shared.dropped.repeated += 1;
+            return Ok(None);
         }
-        self.visits.note_update(slot, &mut shared.to_drain);
         if !self.is_free_of(PathReasons::UNPROVEN) {
             self.probe_back(now_ns, slot, &mut shared.timers);
         }
-        let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
-        let mut is_segment = false;
-        if !packet.payload.is_empty() && !packet.has(FLAG_MTU_PROBE) && is_handled {
-            let before = core.shared.counters.segments_received;
-            let handled = core.handle_lone_segment(slot, packet.payload, now_ns, effects);
-            let segments = core.shared.counters.segments_received - before;
-            shared.segments += segments;
-            is_segment = segments > 0;
-            if let Err(error) = handled {
-                return protocol(&error);
-            }
-        }
-        Ok(Outcome::Genuine { is_segment })
+        Ok(Some(if packet.has(FLAG_MTU_PROBE) { &[] } else { packet.payload }))
     }
 
     /// Returns whether the address from which a packet arrived is the peer's known one. An answer
@@ -128,4 +168,10 @@ impl SessionPath {
             self.probe(now_ns, slot, timers);
         }
     }
+}
+
+/// Returns the failure of a session whose peer violates the protocol.
+#[cold]
+fn offence(slot: u32, error: &dyn fmt::Display) -> Offence {
+    (slot, PeerFailure::Protocol(error.to_string().into()))
 }

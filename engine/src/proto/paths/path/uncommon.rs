@@ -30,6 +30,8 @@ impl PathReasons {
     pub(super) const CARRYING: Self = Self::UNPROVEN.union(Self::HELD);
     /// What keeps a segment from being sent alone.
     pub(super) const SENDING: Self = Self::CARRYING.union(Self::CANDIDATE);
+    /// What keeps a packet from being received in the common way.
+    pub(super) const RECEIVING: Self = Self::UNPROVEN.union(Self::CANDIDATE);
 }
 
 /// Returns whether a planted bug misses a reason.
