@@ -94,6 +94,8 @@ pub(crate) struct Path {
     deferred_ack: DeferredAck,
     /// How late this turn is.
     late_ns: u64,
+    /// [`Self::uncontrolled_bytes`], as last computed.
+    uncontrolled_below: u64,
 }
 
 impl Path {
@@ -101,7 +103,7 @@ impl Path {
     pub(crate) fn new(config: PathConfig) -> Self {
         let datagram = config.datagram_bytes_min;
         let packets = config.window_initial_packets;
-        Self {
+        let mut path = Self {
             sent: Sent::new(),
             acks: PeerAcks::default(),
             received: Received::new(),
@@ -116,8 +118,11 @@ impl Path {
             events: VecDeque::new(),
             deferred_ack: DeferredAck::default(),
             late_ns: 0,
+            uncontrolled_below: 0,
             config,
-        }
+        };
+        path.note_window();
+        path
     }
 
     /// Begins a turn. `late_ns`: how much later than it was due, or than when the datagrams to be
@@ -303,6 +308,7 @@ impl Path {
         }
         if self.timer.expects_loss() {
             self.find_losses(now_ns, true, u64::MAX);
+            self.note_window();
             self.update_pace(now_ns);
             return;
         }

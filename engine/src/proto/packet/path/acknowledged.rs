@@ -55,6 +55,8 @@ impl Path {
         }
         let Some(number) = newly_acked.highest else {
             self.sent.advance_floor();
+            // A late one may have restored the window.
+            self.note_window();
             return;
         };
         let sent_at_ns = self.handle_answer(now_ns, delay_ns, number);
@@ -87,6 +89,7 @@ impl Path {
         if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {
             self.loss.handle_round();
         }
+        self.note_window();
         self.update_pace(now_ns);
     }
 

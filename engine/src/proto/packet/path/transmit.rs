@@ -112,13 +112,12 @@ impl Path {
     pub(crate) fn may_transmit_alone(&self, now_ns: u64, payload: &impl PayloadSource) -> bool {
         let overhead = PACKET_HEADER_BYTES + FLOOR_BYTES + ACK_BYTES_MAX + self.config.tag_bytes;
         let bytes = payload.waiting_bytes() + overhead;
-        let (datagram, in_flight) = (self.mtu.current(), self.sent.bytes_in_flight());
-        !self.is_probing()
+        debug_assert_eq!(self.uncontrolled_below, self.uncontrolled_bytes(), "the window changed");
+        self.sent.bytes_in_flight() < self.uncontrolled_below
+            && self.sent.room() > 2 * NUMBERS_KEPT
+            && !self.is_probing()
             && !self.sent.has_lost()
-            && !self.is_filling()
-            && bytes <= datagram
-            && self.congestion.is_uncongested()
-            && in_flight + bytes as u64 <= UNPACED_PACKETS * datagram as u64
+            && bytes <= self.mtu.current()
             && (self.sent.count() == 0 || self.mtu.rests(now_ns))
             && shortcut!("a common packet")
     }
@@ -155,6 +154,23 @@ impl Path {
         let lead = self.lead(now_ns, true, out);
         let flags = lead.flags | FLAG_ELICITS | FLAG_ACK_NOW;
         self.seal(now_ns, lead.bytes, flags, Purpose::Ping, 0, out)
+    }
+
+    /// Returns the bytes in flight below which neither window nor pacer applies to one more packet,
+    /// and no acknowledgement would change that.
+    fn uncontrolled_bytes(&self) -> u64 {
+        if !self.congestion.is_uncongested() {
+            return 0;
+        }
+        let datagram = self.mtu.current() as u64;
+        let half = self.congestion.window() / 2 + 1;
+        half.saturating_sub(2 * datagram).min((UNPACED_PACKETS - 1) * datagram + 1)
+    }
+
+    /// Notes a change of the window, or of the length of datagrams.
+    #[inline]
+    pub(super) fn note_window(&mut self) {
+        self.uncontrolled_below = self.uncontrolled_bytes();
     }
 
     /// Returns whether so much is in flight, as far as is known, that an acknowledgement would
