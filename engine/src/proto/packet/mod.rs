@@ -9,8 +9,8 @@
 //! Time is an argument of calls, in nanoseconds of any monotonic clock. A turn of an engine's loop:
 //!
 //! 1. [`Path::start_turn`], with how late the loop is;
-//! 2. [`Path::handle_next`] for received packets, or [`Path::handle_any`], until none is left or the
-//!    turn's share is used;
+//! 2. [`Path::handle_next`] for received packets, or [`Path::handle_any`], until none is left or
+//!    the turn's share is used;
 //! 3. [`Path::handle_timeout`], with whether all received packets are handled;
 //! 4. [`Path::apply_deferred_ack_if_due`], then [`Path::poll_known_event`] until it returns none:
 //!    tokens acknowledged and lost;
