@@ -118,9 +118,9 @@ const SEGMENT: u64 = 1 << 32;
 /// Flag of a piece.
 const PIECE: u64 = 1 << 33;
 
-/// Lines of a packet or segment.
+/// Lines of a packet or segment: those before its last byte, and that byte's.
 const fn lines_of(length: usize) -> usize {
-    (WORD_BYTES + length).div_ceil(LINE_BYTES)
+    (WORD_BYTES + length - 1) / LINE_BYTES + 1
 }
 
 /// Lines of a piece, given the length without its header.
@@ -162,11 +162,53 @@ impl Position {
         self.line * LINE_WORDS
     }
 
-    /// How many of the `length` bytes of the entry here come before the end of the ring.
+    /// The offset of the first byte of the entry here.
     #[inline]
-    fn before_end(self, length: usize) -> usize {
-        length.min(RING_BYTES - self.line * LINE_BYTES - WORD_BYTES)
+    fn bytes(self) -> usize {
+        self.line * LINE_BYTES + WORD_BYTES
     }
+}
+
+/// Writes `bytes` from `offset` on; what does not fit before the end continues at the first entry.
+#[inline]
+fn write_at(ring: &impl Lines, offset: usize, bytes: &[u8]) {
+    if bytes.len() <= RING_BYTES - offset {
+        ring.write(offset, bytes);
+    } else {
+        write_wrapping(ring, offset, bytes);
+    }
+}
+
+/// The same, from an offset that may be beyond the end.
+#[inline(never)]
+fn write_second(ring: &impl Lines, offset: usize, bytes: &[u8]) {
+    assert!(offset.is_multiple_of(WORD_BYTES), "whole words come first");
+    let before = if offset < RING_BYTES { 0 } else { ROOM * LINE_BYTES };
+    write_at(ring, offset - before, bytes);
+}
+
+#[cold]
+fn write_wrapping(ring: &impl Lines, offset: usize, bytes: &[u8]) {
+    let (head, rest) = bytes.split_at(RING_BYTES - offset);
+    ring.write(offset, head);
+    ring.write(FIRST * LINE_BYTES, rest);
+}
+
+/// The opposite.
+#[inline]
+fn read_at(ring: &impl Lines, offset: usize, into: &mut [u8]) {
+    if into.len() <= RING_BYTES - offset {
+        ring.read(offset, into);
+    } else {
+        read_wrapping(ring, offset, into);
+    }
+}
+
+#[cold]
+fn read_wrapping(ring: &impl Lines, offset: usize, into: &mut [u8]) {
+    let (head, rest) = into.split_at_mut(RING_BYTES - offset);
+    ring.read(offset, head);
+    ring.read(FIRST * LINE_BYTES, rest);
 }
 
 /// The writing side.
@@ -184,7 +226,6 @@ impl Writer {
     }
 
     /// Writes an entry of at most [`DATAGRAM_MAX`] bytes. `Ok(false)`: no room.
-    #[inline]
     pub(crate) fn write(
         &mut self,
         ring: &impl Lines,
@@ -195,7 +236,7 @@ impl Writer {
     }
 
     /// The same, given in two parts, the first of which has whole words.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write_both(
         &mut self,
         ring: &impl Lines,
@@ -209,21 +250,9 @@ impl Writer {
             return Ok(false);
         }
         let (here, next) = (self.at, self.at.after(lines));
-        let (head, rest) = first.split_at(here.before_end(first.len()));
-        ring.write(here.line * LINE_BYTES + WORD_BYTES, head);
-        if !rest.is_empty() {
-            ring.write(FIRST * LINE_BYTES, rest);
-        }
+        write_at(ring, here.bytes(), first);
         if !second.is_empty() {
-            assert!(first.len().is_multiple_of(WORD_BYTES), "whole words come first");
-            let (head, rest) = second.split_at(here.before_end(length).saturating_sub(first.len()));
-            if !head.is_empty() {
-                ring.write(here.line * LINE_BYTES + WORD_BYTES + first.len(), head);
-            }
-            if !rest.is_empty() {
-                let before = first.len().saturating_sub(here.before_end(length));
-                ring.write(FIRST * LINE_BYTES + before, rest);
-            }
+            write_second(ring, here.bytes() + first.len(), second);
         }
         ring.store(next.word(), 0, Ordering::Relaxed);
         let kind = if entry == EntryKind::Segment { SEGMENT } else { 0 };
@@ -247,15 +276,8 @@ impl Writer {
             return Ok(false);
         }
         let (here, next) = (self.at, self.at.after(lines));
-        ring.write(here.line * LINE_BYTES + WORD_BYTES, header);
-        let body = here.after(1).line * LINE_BYTES;
-        let (head, rest) = bytes.split_at(bytes.len().min(RING_BYTES - body));
-        if !head.is_empty() {
-            ring.write(body, head);
-        }
-        if !rest.is_empty() {
-            ring.write(FIRST * LINE_BYTES, rest);
-        }
+        ring.write(here.bytes(), header);
+        write_at(ring, here.after(1).line * LINE_BYTES, bytes);
         ring.store(next.word(), 0, Ordering::Relaxed);
         let length = (HEADER_BYTES + bytes.len()) as u64;
         ring.store(here.word(), (length + 1) | PIECE, Ordering::Release);
@@ -270,6 +292,12 @@ impl Writer {
         if self.has_room(lines + 1) {
             return Ok(true);
         }
+        self.check_new_room(ring, lines)
+    }
+
+    /// The same, once the position that was published since is read.
+    #[cold]
+    fn check_new_room(&mut self, ring: &impl Lines, lines: usize) -> Result<bool, RingViolation> {
         let reported_tail = ring.load(CONSUMED, Ordering::Acquire);
         // The position never decreases, and never exceeds what was written.
         if reported_tail < self.consumed || reported_tail > self.at.passed {
@@ -279,6 +307,7 @@ impl Writer {
         Ok(self.has_room(lines + 1))
     }
 
+    #[inline]
     fn has_room(&self, lines: usize) -> bool {
         self.at.passed - self.consumed + lines as u64 <= ROOM as u64
     }
@@ -304,18 +333,24 @@ impl Writer {
 
     /// How to notify the reader after entries were written. A sleeping reader is marked as polling,
     /// so that it is woken once.
-    #[inline]
     pub(crate) fn wakeup_hint(&self, ring: &impl Lines) -> WakeupHint {
+        let hint = self.peek_wakeup_hint(ring);
+        if hint == WakeupHint::WakeUp {
+            // If this overwrites a newer state, the reader publishes that again when it handles
+            // the wake-up, which comes later.
+            ring.store(POLL_STATE, PollState::Polling as u64, Ordering::Relaxed);
+        }
+        hint
+    }
+
+    /// The same, without a mark.
+    #[inline]
+    pub(crate) fn peek_wakeup_hint(&self, ring: &impl Lines) -> WakeupHint {
         ring.fence();
         const SLEEPS: u64 = PollState::Sleeping as u64;
         const LISTENS: u64 = PollState::Doorbell as u64;
         match ring.load(POLL_STATE, Ordering::Relaxed) {
-            SLEEPS => {
-                // If this overwrites a newer state, the reader publishes that again when it handles
-                // the wake-up, which comes later.
-                ring.store(POLL_STATE, PollState::Polling as u64, Ordering::Relaxed);
-                WakeupHint::WakeUp
-            }
+            SLEEPS => WakeupHint::WakeUp,
             LISTENS => WakeupHint::Doorbell,
             _ => WakeupHint::None,
         }
@@ -357,44 +392,39 @@ impl Reader {
         if word == 0 {
             return Ok(None);
         }
-        let entry = match word & (SEGMENT | PIECE) {
-            0 => EntryKind::Packet,
-            SEGMENT => EntryKind::Segment,
-            PIECE => EntryKind::Piece,
-            _ => return Err(RingViolation),
-        };
-        let length = (word & !(SEGMENT | PIECE)).checked_sub(1).ok_or(RingViolation)?;
-        let length = usize::try_from(length).map_err(|_| RingViolation)?;
-        if length > DATAGRAM_MAX {
+        if word & PIECE != 0 {
+            return self.read_header(ring, word, into).map(Some);
+        }
+        let entry = if word & SEGMENT == 0 { EntryKind::Packet } else { EntryKind::Segment };
+        // Without a length it is too long.
+        let length = (word & !SEGMENT).wrapping_sub(1);
+        if length > DATAGRAM_MAX as u64 {
             return Err(RingViolation);
         }
-        if entry == EntryKind::Piece {
-            return self.read_header(ring, length, into).map(Some);
-        }
+        let length = length as usize;
         let Some(into) = into.get_mut(..length) else { return Err(RingViolation) };
-        let (head, rest) = into.split_at_mut(self.at.before_end(length));
-        ring.read(self.at.line * LINE_BYTES + WORD_BYTES, head);
-        if !rest.is_empty() {
-            ring.read(FIRST * LINE_BYTES, rest);
-        }
+        read_at(ring, self.at.bytes(), into);
         self.at = self.at.after(lines_of(length));
         self.publish_tail(ring);
         Ok(Some((entry, length)))
     }
 
-    /// Reads the header of the next entry, a piece; its word has its `length` with the header.
+    /// Reads the header of the next entry, a piece, whose word this is.
     #[inline(never)]
     fn read_header(
         &mut self,
         ring: &impl Lines,
-        length: usize,
+        word: u64,
         into: &mut [u8],
     ) -> Result<(EntryKind, usize), RingViolation> {
-        let length = length.checked_sub(HEADER_BYTES).filter(|&it| it <= PIECE_BYTES_MAX);
+        // With the flag of a segment it is too long.
+        let length = (word & !PIECE).checked_sub(1 + HEADER_BYTES as u64);
+        let length = length.filter(|&length| length <= PIECE_BYTES_MAX as u64);
         let (Some(length), Some(into)) = (length, into.get_mut(..HEADER_BYTES)) else {
             return Err(RingViolation);
         };
-        ring.read(self.at.line * LINE_BYTES + WORD_BYTES, into);
+        let length = length as usize;
+        ring.read(self.at.bytes(), into);
         // The position is published when the bytes have been read.
         self.at = self.at.after(lines_of_piece(length));
         Ok((EntryKind::Piece, length))
@@ -405,13 +435,7 @@ impl Reader {
     pub(crate) fn read_piece(&mut self, ring: &impl Lines, into: &mut [u8]) {
         debug_assert!(into.len() <= PIECE_BYTES_MAX);
         let body = self.at.before(into.len().div_ceil(LINE_BYTES)) * LINE_BYTES;
-        let (head, rest) = into.split_at_mut(into.len().min(RING_BYTES - body));
-        if !head.is_empty() {
-            ring.read(body, head);
-        }
-        if !rest.is_empty() {
-            ring.read(FIRST * LINE_BYTES, rest);
-        }
+        read_at(ring, body, into);
         self.publish_tail(ring);
     }
 

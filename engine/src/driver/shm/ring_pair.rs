@@ -49,16 +49,15 @@ impl RingPair {
     #[inline]
     pub(super) fn ring(&self, number: u8) -> Ring<'_> {
         debug_assert!(number < 2);
-        let first = usize::from(number & 1) * RING_WORDS;
-        Ring { words: &self.0.words()[first..first + RING_WORDS] }
+        let (rings, _) = self.0.words().as_chunks();
+        Ring { words: &rings[usize::from(number & 1)] }
     }
 }
 
 /// One ring of a pair.
 #[derive(Clone, Copy)]
 pub(super) struct Ring<'a> {
-    /// [`RING_WORDS`] words.
-    words: &'a [AtomicU64],
+    words: &'a [AtomicU64; RING_WORDS],
 }
 
 impl<'a> Ring<'a> {
@@ -67,12 +66,11 @@ impl<'a> Ring<'a> {
         &self.words[word]
     }
 
-    /// The words of a byte range that begins at a word boundary.
+    /// The `count` words at `offset`, which is a word boundary, and those after them.
     #[inline]
-    fn words(&self, offset: usize, length: usize) -> &'a [AtomicU64] {
+    fn words(&self, offset: usize, count: usize) -> (&'a [AtomicU64], &'a [AtomicU64]) {
         debug_assert!(offset.is_multiple_of(WORD_BYTES));
-        let (first, count) = (offset / WORD_BYTES, length.div_ceil(WORD_BYTES));
-        &self.words[first..first + count]
+        self.words[offset / WORD_BYTES..].split_at(count)
     }
 }
 
@@ -87,25 +85,25 @@ impl Lines for Ring<'_> {
         self.word(word).store(value, order);
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, offset: usize, bytes: &[u8]) {
-        let words = self.words(offset, bytes.len());
-        let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
+        let (whole, rest) = bytes.as_chunks();
+        let (words, after) = self.words(offset, whole.len());
         write_words(words, whole);
-        if let (false, Some(word)) = (rest.is_empty(), words.last()) {
+        if !rest.is_empty() {
             let mut last = [0; WORD_BYTES];
             last[..rest.len()].copy_from_slice(rest);
-            word.store(u64::from_ne_bytes(last), Ordering::Relaxed);
+            after[0].store(u64::from_ne_bytes(last), Ordering::Relaxed);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, offset: usize, into: &mut [u8]) {
-        let words = self.words(offset, into.len());
-        let (whole, rest) = into.as_chunks_mut::<WORD_BYTES>();
+        let (whole, rest) = into.as_chunks_mut();
+        let (words, after) = self.words(offset, whole.len());
         read_words(words, whole);
-        if let (false, Some(word)) = (rest.is_empty(), words.last()) {
-            let last = word.load(Ordering::Relaxed).to_ne_bytes();
+        if !rest.is_empty() {
+            let last = after[0].load(Ordering::Relaxed).to_ne_bytes();
             let length = rest.len();
             rest.copy_from_slice(&last[..length]);
         }
@@ -122,35 +120,45 @@ impl Lines for Ring<'_> {
 #[cfg(target_arch = "x86_64")]
 const STRING_WORDS: usize = 64;
 
-/// Stores `bytes` in the first of `words`, in any order, but before later stores.
-#[inline]
+/// Stores `bytes` in as many `words`, in any order, but before later stores.
+#[inline(always)]
 fn write_words(words: &[AtomicU64], bytes: &[[u8; WORD_BYTES]]) {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() >= STRING_WORDS {
-        assert!(bytes.len() <= words.len());
-        // SAFETY: `bytes` has as many words, and so has `words`, which are atomics and may be
-        // written through a shared reference. The direction flag is clear, as ever.
-        unsafe { copy_words(words.as_ptr().cast_mut().cast(), bytes.as_ptr().cast(), bytes.len()) };
-        return;
+        return write_many(words, bytes);
     }
     for (word, bytes) in words.iter().zip(bytes) {
         word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+fn write_many(words: &[AtomicU64], bytes: &[[u8; WORD_BYTES]]) {
+    assert!(bytes.len() <= words.len());
+    // SAFETY: `bytes` has as many words, and so has `words`, which are atomics and may be written
+    // through a shared reference. The direction flag is clear, as ever.
+    unsafe { copy_words(words.as_ptr().cast_mut().cast(), bytes.as_ptr().cast(), bytes.len()) };
+}
+
 /// The opposite; each word is loaded once, before later loads.
-#[inline]
+#[inline(always)]
 fn read_words(words: &[AtomicU64], bytes: &mut [[u8; WORD_BYTES]]) {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() >= STRING_WORDS {
-        assert!(bytes.len() <= words.len());
-        // SAFETY: as in `write_words`; `bytes` is this function's own for the time.
-        unsafe { copy_words(bytes.as_mut_ptr().cast(), words.as_ptr().cast(), bytes.len()) };
-        return;
+        return read_many(words, bytes);
     }
     for (word, bytes) in words.iter().zip(bytes) {
         *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+fn read_many(words: &[AtomicU64], bytes: &mut [[u8; WORD_BYTES]]) {
+    assert!(bytes.len() <= words.len());
+    // SAFETY: as in `write_many`; `bytes` is this function's own for the time.
+    unsafe { copy_words(bytes.as_mut_ptr().cast(), words.as_ptr().cast(), bytes.len()) };
 }
 
 /// Copies `count` words. One of the sides may be memory that another process changes meanwhile: the
