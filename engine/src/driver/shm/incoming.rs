@@ -5,16 +5,16 @@ use std::net::SocketAddr;
 use zerocopy::FromBytes;
 
 use super::Shm;
-use super::ring::EntryKind;
+use super::ring::{EntryKind, RingViolation};
 use crate::driver::traits::{DriverCounters, PieceHeader, RingEntry};
 use crate::wire::packet;
 
 /// An entry received from a ring.
 pub(super) enum ReceivedEntry {
-    /// A packet, with the source to report.
-    Packet(SocketAddr),
-    /// A segment of this session.
-    Segment(u64),
+    /// A packet, which is to be taken.
+    Packet,
+    /// A segment: session and length.
+    Segment(u64, usize),
     /// A piece of a message: session and length.
     Piece(u64, usize),
 }
@@ -30,17 +30,14 @@ impl Shm {
             return None;
         }
         match self.receive(counters)? {
-            ReceivedEntry::Segment(session) => {
-                Some((session, RingEntry::Segment(&self.datagram[..self.length])))
+            ReceivedEntry::Segment(session, length) => {
+                Some((session, RingEntry::Segment(&self.datagram[..length])))
             }
             ReceivedEntry::Piece(session, length) => {
                 let (header, _) = PieceHeader::ref_from_prefix(&self.datagram).ok()?;
                 Some((session, RingEntry::Piece(header, length)))
             }
-            ReceivedEntry::Packet(from) => {
-                self.untaken = Some(from);
-                None
-            }
+            ReceivedEntry::Packet => None,
         }
     }
 
@@ -86,18 +83,32 @@ impl Shm {
         }
         match received {
             Ok(Some((EntryKind::Segment, length))) => {
-                self.length = length;
                 self.figures.received += 1;
                 counters.datagrams_received += 1;
-                Some(ReceivedEntry::Segment(channel.session))
+                Some(ReceivedEntry::Segment(channel.session, length))
             }
+            Ok(None) if !channel.is_ending() => None,
+            other => self.receive_other(index, other, counters),
+        }
+    }
+
+    /// Handles what was received from a channel instead of a segment.
+    #[inline(never)]
+    fn receive_other(
+        &mut self,
+        index: u32,
+        received: Result<Option<(EntryKind, usize)>, RingViolation>,
+        counters: &mut DriverCounters,
+    ) -> Option<ReceivedEntry> {
+        let channel = self.channels.get_mut(index as usize)?.as_mut()?;
+        match received {
             Ok(Some((EntryKind::Piece, length))) => {
                 self.piece = (index, length);
                 self.figures.pieces_received += 1;
                 self.figures.piece_bytes_received += length as u64;
                 Some(ReceivedEntry::Piece(channel.session, length))
             }
-            Ok(Some((EntryKind::Packet, length))) => {
+            Ok(Some((_, length))) => {
                 // RR-SHM-4: a peer cannot send for another session.
                 let is_its = packet::path_and_session(&self.datagram[..length])
                     == Some((packet::FIRST_PATH, channel.session));
@@ -105,15 +116,13 @@ impl Shm {
                     self.figures.strays += 1;
                     return None;
                 }
-                self.length = length;
+                (self.length, self.untaken) = (length, Some(channel.address));
                 self.figures.received += 1;
                 counters.datagrams_received += 1;
-                Some(ReceivedEntry::Packet(channel.address))
+                Some(ReceivedEntry::Packet)
             }
             Ok(None) => {
-                if channel.is_ending() {
-                    self.remove(index);
-                }
+                self.remove(index);
                 None
             }
             Err(_) => {
@@ -123,7 +132,7 @@ impl Shm {
         }
     }
 
-    /// The bytes of the entry received last.
+    /// The bytes of the packet received last.
     #[inline]
     pub(in crate::driver) fn payload(&mut self) -> &mut [u8] {
         &mut self.datagram[..self.length]

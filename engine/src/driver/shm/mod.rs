@@ -140,10 +140,11 @@ pub(super) struct Shm {
     behind: Vec<u32>,
     /// The entry received last.
     datagram: Box<[u8]>,
+    /// Length of the packet received last.
     length: usize,
     /// Channel and length of the piece received last.
     piece: (u32, usize),
-    /// The entry received last is a packet, from there, which was not taken yet.
+    /// The source of the packet received last, if it was not taken yet.
     untaken: Option<SocketAddr>,
     /// The kernel reported events of sockets.
     has_socket_events: bool,

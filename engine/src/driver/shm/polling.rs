@@ -5,6 +5,7 @@
 //! all rings.
 
 use std::io;
+use std::mem;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
@@ -18,7 +19,7 @@ use crate::driver::traits::DriverCounters;
 /// Rings that are polled.
 const POLLED: usize = 8;
 /// Consecutive entries of one channel; and of polled, or unpolled, channels before the other group
-/// is served.
+/// is served, once a polled channel has had its turn.
 const STREAK: u32 = 16;
 /// Entries of an unpolled ring after which it may be polled.
 const ENTRIES_BEFORE_POLL: u32 = 16;
@@ -31,9 +32,11 @@ pub(super) struct Polling {
     doorbells: Doorbells,
     /// Channels whose rings are polled, in this order.
     polled: Vec<u32>,
-    /// Index in that order to start from.
+    /// Index in that order to start from: that of the current one, while it has a streak.
     next: usize,
-    /// Consecutive entries of the current polled channel.
+    /// The polled channel that the last entry is from, while it has a streak.
+    current: u32,
+    /// Consecutive entries of the current polled channel; 0: there is none.
     streak: u32,
     /// Consecutive entries of the current unpolled channel.
     doorbell_streak: u32,
@@ -53,6 +56,7 @@ impl Polling {
             doorbells: Doorbells::create()?,
             polled: Vec::with_capacity(POLLED),
             next: 0,
+            current: 0,
             streak: 0,
             doorbell_streak: 0,
             of_polled: 0,
@@ -65,6 +69,22 @@ impl Polling {
     /// The memory of doorbells, as passed to peers.
     pub(super) fn doorbells(&self) -> BorrowedFd<'_> {
         self.doorbells.memory()
+    }
+
+    /// Whether the current polled channel comes first.
+    #[inline]
+    fn continues_streak(&self) -> bool {
+        (1..STREAK).contains(&self.streak)
+    }
+
+    /// Ends the streak of the current polled channel: the one after it is next.
+    fn end_streak(&mut self) {
+        let entries = mem::take(&mut self.streak);
+        self.of_polled = self.of_polled.saturating_add(entries);
+        // If it has closed, the one after it has its place.
+        if entries > 0 && self.polled.get(self.next) == Some(&self.current) {
+            self.next += 1;
+        }
     }
 
     fn polls(&self, index: u32) -> bool {
@@ -100,6 +120,24 @@ impl Shm {
     /// The next entry of any channel.
     #[inline]
     pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<ReceivedEntry> {
+        let is_only = self.by_session.len() == 1;
+        if self.polling.continues_streak() {
+            let received = self.receive_from(self.polling.current, counters);
+            if received.is_some() {
+                self.polling.streak += 1;
+                return received;
+            }
+            if is_only {
+                return None;
+            }
+        }
+        self.receive_from_next(counters)
+    }
+
+    /// The next entry, if the polled channel read last has no more, or had its turn.
+    #[inline(never)]
+    fn receive_from_next(&mut self, counters: &mut DriverCounters) -> Option<ReceivedEntry> {
+        self.polling.end_streak();
         if self.polling.of_polled >= STREAK && self.has_unpolled() {
             // Busy polled channels must not starve the others.
             let received = self.receive_unpolled(counters);
@@ -116,17 +154,13 @@ impl Shm {
             let at = if self.polling.next < polled { self.polling.next } else { 0 };
             let index = *self.polling.polled.get(at)?;
             if let Some(received) = self.receive_from(index, counters) {
-                self.polling.of_polled = self.polling.of_polled.saturating_add(1);
-                self.polling.streak += 1;
-                self.polling.next = at;
-                if self.polling.streak >= STREAK {
-                    (self.polling.next, self.polling.streak) = (at + 1, 0);
-                }
+                (self.polling.next, self.polling.current) = (at, index);
+                self.polling.streak = 1;
                 return Some(received);
             }
             // A closed channel was removed from the list, so that the next one has its index.
             let has_stayed = self.polling.polled.get(at) == Some(&index);
-            (self.polling.next, self.polling.streak) = (at + usize::from(has_stayed), 0);
+            self.polling.next = at + usize::from(has_stayed);
         }
         if self.has_unpolled() { self.receive_unpolled(counters) } else { None }
     }
@@ -215,7 +249,7 @@ impl Shm {
         let polled = self.polling.polled.iter().map(|&polled| self.recent_entries(polled));
         let least = polled.enumerate().min_by_key(|&(_, entries)| entries);
         if let Some((at, _)) = least.filter(|&(_, entries)| entries < own) {
-            let other = std::mem::replace(&mut self.polling.polled[at], index);
+            let other = mem::replace(&mut self.polling.polled[at], index);
             self.polling.doorbells.pending.remove(index);
             self.set_poll_state(index, PollState::Polling);
             self.set_poll_state(other, PollState::Doorbell);
@@ -260,6 +294,9 @@ impl Shm {
     /// Removes a closed channel.
     pub(super) fn remove_channel(&mut self, index: u32) {
         self.polling.polled.retain(|&it| it != index);
+        if self.polling.current == index {
+            self.polling.end_streak();
+        }
         if self.has_unpolled() && self.polling.polled.len() < POLLED {
             let others = (0..).zip(&self.channels).filter_map(|(index, channel)| {
                 let channel = channel.as_ref().filter(|_| !self.polling.polls(index))?;
@@ -287,7 +324,7 @@ impl Shm {
     /// Whether an entry is present, or room was made since this engine slept. While polling, only
     /// in the rings that the next receive call reads.
     pub(in crate::driver) fn has_received(&mut self, sleeps: bool) -> bool {
-        if self.untaken.is_some() || std::mem::take(&mut self.has_pending) {
+        if self.untaken.is_some() || mem::take(&mut self.has_pending) {
             return true;
         }
         if sleeps || self.is_detached {
