@@ -104,10 +104,15 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
 
     /// See [`super::traits::DatagramIo::write_segment`].
     #[inline(always)]
-    pub(crate) fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
+    pub(crate) fn write_segment(
+        &mut self,
+        session: u64,
+        segment: [&[u8]; 2],
+        is_last: bool,
+    ) -> bool {
         match self.datagrams() {
-            Ok(datagrams) => datagrams.write_segment(session, segment),
-            Err(driver) => driver.write_segment(session, segment),
+            Ok(datagrams) => datagrams.write_segment(session, segment, is_last),
+            Err(driver) => driver.write_segment(session, segment, is_last),
         }
     }
 

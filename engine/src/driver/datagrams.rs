@@ -295,9 +295,14 @@ impl Datagrams {
 
     /// See [`crate::driver::traits::DatagramIo::write_segment`].
     #[inline(always)]
-    pub(super) fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
-        let shm = self.shm.as_mut();
-        shm.is_some_and(|shm| shm.write_segment(session, segment, &mut self.counters))
+    pub(super) fn write_segment(
+        &mut self,
+        session: u64,
+        segment: [&[u8]; 2],
+        is_last: bool,
+    ) -> bool {
+        let Some(shm) = &mut self.shm else { return false };
+        shm.write_segment(session, segment, is_last, &mut self.counters)
     }
 
     /// See [`crate::driver::traits::DatagramIo::recv_datagram`].

@@ -83,7 +83,9 @@ macro_rules! delegate {
         delegate!($to: local_peers_except_messages);
         delegate!(# $to connect_peer(&mut self, peer: crate::driver::traits::LocalPeer));
         delegate!(# $to disconnect_peer(&mut self, session: u64));
-        delegate!(# $to write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool);
+        delegate!(
+            # $to write_segment(&mut self, session: u64, segment: [&[u8]; 2], is_last: bool) -> bool
+        );
         fn write_piece(
             &mut self,
             session: u64,

@@ -48,7 +48,7 @@ impl Engine {
         let Some(alone) = core.enter(session).and_then(|(it, cx)| it.alone(cx, frame)) else {
             return false;
         };
-        match alone.send_by_ring(|segment| self.driver.write_segment(ring, segment)) {
+        match alone.send_by_ring(|segment| self.driver.write_segment(ring, segment, true)) {
             Ok(()) => self.driver.flush_datagrams(),
             Err(token) => rings.refuse(session, token, core, controls),
         }

@@ -536,8 +536,8 @@ impl DatagramIo for Fault {
         self.disconnect_inner(session);
     }
 
-    fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
-        self.admit_segment(session) && self.inner.write_segment(session, segment)
+    fn write_segment(&mut self, session: u64, segment: [&[u8]; 2], is_last: bool) -> bool {
+        self.admit_segment(session) && self.inner.write_segment(session, segment, is_last)
     }
 
     fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {

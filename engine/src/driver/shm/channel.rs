@@ -9,7 +9,7 @@ use super::ring::{
     DATAGRAM_MAX, EntryKind, HEADER_BYTES, Lines, PollState, Reader, RingViolation, WakeupHint,
     Writer,
 };
-use super::ring_pair::RingPair;
+use super::ring_pair::{Ring, RingPair};
 use super::socket;
 use crate::driver::traits::DATAGRAM_BYTES_MAX;
 use crate::forks::EngineFd;
@@ -107,20 +107,17 @@ impl Channel {
         Ok(is_written || self.backlog.push(datagram))
     }
 
-    /// Writes a segment given in two parts. `false`: no room, or the channel is closing.
+    /// Writes a segment given in two parts. `false`: no room, or the channel is closing. `is_last`:
+    /// the peer, unless it sleeps, is notified at once.
     #[inline]
-    pub(super) fn write_segment(&mut self, segment: [&[u8]; 2]) -> Result<bool, RingViolation> {
-        if self.is_ending || !self.backlog.is_empty() {
-            self.wants_room = true;
-            return Ok(false);
-        }
-        self.is_behind = true;
-        let ring = self.rings.ring(self.writes);
-        let is_written = self.writer.write_both(&ring, EntryKind::Segment, segment)?;
-        if !is_written {
-            self.wants_room = true;
-        }
-        Ok(is_written)
+    pub(super) fn write_segment(
+        &mut self,
+        segment: [&[u8]; 2],
+        is_last: bool,
+    ) -> Result<bool, RingViolation> {
+        self.write_in_turn(is_last, |writer, ring| {
+            writer.write_both(ring, EntryKind::Segment, segment)
+        })
     }
 
     /// Writes a piece of a message. `false`: no room, or the channel is closing.
@@ -130,15 +127,32 @@ impl Channel {
         header: &[u8; HEADER_BYTES],
         bytes: &[u8],
     ) -> Result<bool, RingViolation> {
+        self.write_in_turn(false, |writer, ring| writer.write_piece(ring, header, bytes))
+    }
+
+    /// Writes an entry, unless packets precede it.
+    #[inline]
+    fn write_in_turn(
+        &mut self,
+        is_last: bool,
+        write: impl FnOnce(&mut Writer, &Ring<'_>) -> Result<bool, RingViolation>,
+    ) -> Result<bool, RingViolation> {
         if self.is_ending || !self.backlog.is_empty() {
             self.wants_room = true;
             return Ok(false);
         }
-        self.is_behind = true;
-        let is_written = self.writer.write_piece(&self.rings.ring(self.writes), header, bytes)?;
-        if !is_written {
-            self.wants_room = true;
+        let ring = self.rings.ring(self.writes);
+        let is_written = write(&mut self.writer, &ring)?;
+        if is_last && is_written {
+            match self.writer.peek_wakeup_hint(&ring) {
+                WakeupHint::None => {}
+                WakeupHint::Doorbell => self.doorbell.set(),
+                WakeupHint::WakeUp => self.is_behind = true,
+            }
+            return Ok(true);
         }
+        self.is_behind = true;
+        self.wants_room |= !is_written;
         Ok(is_written)
     }
 

@@ -308,14 +308,16 @@ impl Shm {
     }
 
     /// See [`crate::driver::traits::DatagramIo::write_segment`].
-    #[inline]
+    #[inline(never)]
     pub(super) fn write_segment(
         &mut self,
         session: u64,
         segment: [&[u8]; 2],
+        is_last: bool,
         counters: &mut DriverCounters,
     ) -> bool {
-        let is_taken = self.with_channel(session, |channel| channel.write_segment(segment));
+        let is_taken =
+            self.with_channel(session, |channel| channel.write_segment(segment, is_last));
         self.count_sent(is_taken, counters)
     }
 

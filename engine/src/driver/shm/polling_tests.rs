@@ -4,7 +4,9 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use super::super::ring::WakeupHint;
-use super::super::tests::{KEY, LONG, datagram, engine, is_readable, peer, send, serve, take};
+use super::super::tests::{
+    KEY, LONG, datagram, engine, is_readable, peer, segment, send, serve, take,
+};
 use super::super::{DriverCounters, Shm, socket};
 use super::{DOORBELL_POLLS_PER_CHECK, POLLED, STREAK};
 use crate::wire::local_peer::SIGNAL_POLL;
@@ -276,6 +278,29 @@ fn busy_peers_do_not_starve_others() {
     assert!(!hub.has_received(true) && !hub.has_received(false));
 }
 
+/// RR-SHM-6, RR-SHM-11
+#[test]
+fn last_segment_needs_a_flush_only_if_its_reader_sleeps() {
+    const COUNT: u64 = POLLED as u64 + 1;
+    let (mut hub, mut others) = hub(COUNT);
+    let mut counters = DriverCounters::default();
+    let silent = (1..=COUNT).find(|it| !polled(&hub).contains(it)).unwrap();
+    for session in [polled(&hub)[0], silent] {
+        assert_eq!(segment(&mut hub), None);
+        let other = &mut others[session as usize - 1];
+        assert!(other.write_segment(session, [b"last", &[]], true, &mut counters));
+        assert!(!other.is_behind() && hub.has_received(false));
+        assert_eq!(segment(&mut hub), Some((session, b"last".to_vec())));
+        hub.serve(true);
+        assert!(other.write_segment(session, [b"wake up", &[]], true, &mut counters));
+        assert!(other.is_behind() && !is_readable(hub.epoll.as_fd()));
+        other.flush(&mut counters);
+        assert!(!other.is_behind() && is_readable(hub.epoll.as_fd()));
+        serve(std::slice::from_mut(&mut hub));
+        assert_eq!(segment(&mut hub), Some((session, b"wake up".to_vec())));
+    }
+}
+
 /// RR-SHM-4
 #[test]
 fn rejected_packet_does_not_hide_later_entries() {
@@ -317,6 +342,20 @@ fn closed_channel_does_not_skip_the_next_one() {
             break;
         }
     }
+}
+
+/// The channel read last comes first, until it is removed.
+#[test]
+fn removed_channel_does_not_hide_the_only_one() {
+    let (mut hub, mut others) = hub(2);
+    for (session, other) in (1..=2).zip(&mut others) {
+        write_packet(other, &datagram(session, b"first"));
+        assert_eq!(next_session(&mut hub), Some(session));
+    }
+    hub.disconnect_peer(2);
+    write_packet(&mut others[0], &datagram(1, b"still here"));
+    assert_eq!(next_session(&mut hub), Some(1));
+    assert_eq!(next_session(&mut hub), None);
 }
 
 /// A pending doorbell hides nothing from the background thread.

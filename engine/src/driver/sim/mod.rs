@@ -384,7 +384,7 @@ impl DatagramIo for SimDriver {
         self.net.borrow_mut().disconnect_peer(self.host, session);
     }
 
-    fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
+    fn write_segment(&mut self, session: u64, segment: [&[u8]; 2], _is_last: bool) -> bool {
         let segment = segment.concat();
         self.net.borrow_mut().write_ring(self.host, session, Kind::Segment, &segment)
     }

@@ -68,7 +68,7 @@ impl Rings {
             .and_then(|(it, cx)| it.poll_segment(cx, RING_SEGMENT_BYTES_MAX, Asks::WhenAwaited))
         {
             let token = segment.token;
-            if !driver.write_segment(ring, [segment.bytes, &[]]) {
+            if !driver.write_segment(ring, [segment.bytes, &[]], false) {
                 self.refuse(session, token, core, controls);
                 break;
             }
