@@ -247,20 +247,14 @@ impl Datagrams {
     /// See [`crate::driver::traits::DatagramIo::flush_datagrams`].
     #[inline(always)]
     pub(super) fn flush_datagrams(&mut self) {
-        let is_behind = self.shm.as_ref().is_some_and(|shm| shm.is_behind())
-            || self.frames.as_ref().is_some_and(Frames::is_behind)
-            || self.socket.as_ref().is_some_and(|socket| !socket.is_empty());
-        if is_behind {
-            self.flush_queued();
-        }
-    }
-
-    #[inline(never)]
-    fn flush_queued(&mut self) {
-        if let Some(shm) = &mut self.shm {
+        if let Some(shm) = &mut self.shm
+            && shm.is_behind()
+        {
             shm.flush(&mut self.counters);
         }
-        if let Some(frames) = &mut self.frames {
+        if let Some(frames) = &mut self.frames
+            && frames.is_behind()
+        {
             frames.flush(&mut self.counters);
         }
         if let Some(socket) = &mut self.socket {
@@ -451,31 +445,26 @@ impl Datagrams {
     /// Reports events that need no system call, and maintains the frames. `sleeps`: the driver is
     /// about to sleep. `is_armed`: the kernel has been asked to watch [`WatchSource::Frames`] and
     /// has not answered.
+    #[inline]
     pub(super) fn serve(&mut self, sleeps: bool, is_armed: bool, events: &mut Vec<DriverEvent>) {
         let Some(socket) = &mut self.socket else { return };
         if let Some(shm) = &mut self.shm {
-            shm.serve(sleeps);
-            while let Some(RingChange { session, number, is_up }) = shm.next_ring_change() {
-                events.push(DriverEvent::RingChanged { session, number, is_up });
-            }
-            while let Some(session) = shm.next_ended_process() {
-                events.push(DriverEvent::ProcessEnded { session });
-            }
-            while let Some((session, is_able)) = shm.next_cma_change() {
-                events.push(DriverEvent::CmaChanged { session, is_able });
-            }
-            if shm.is_behind() {
-                shm.flush(&mut self.counters);
-                if shm.is_behind() && shm.is_idle(sleeps) {
-                    spill(shm, socket, &mut self.counters);
-                }
+            if sleeps || shm.needs_service() {
+                serve_rings(shm, socket, sleeps, &mut self.counters, events);
             }
             if socket.is_watched() && shm.has_received(sleeps) {
                 socket.on_ready(READABLE, &mut self.counters, events);
             }
         }
         socket.serve(sleeps, events);
-        let Some(frames) = &mut self.frames else { return };
+        if self.frames.is_some() {
+            self.serve_frames(sleeps, is_armed, events);
+        }
+    }
+
+    #[inline(never)]
+    fn serve_frames(&mut self, sleeps: bool, is_armed: bool, events: &mut Vec<DriverEvent>) {
+        let (Some(frames), Some(socket)) = (&mut self.frames, &mut self.socket) else { return };
         self.polls_since_maintain += 1;
         if sleeps || self.polls_since_maintain >= MAINTAIN_EVERY || frames.has_pending_lookups() {
             self.polls_since_maintain = 0;
@@ -505,14 +494,11 @@ impl Datagrams {
         }
     }
 
-    /// Whether any request to the kernel is needed.
+    /// Whether any request to the kernel is needed beyond those made, `armed`.
     #[inline]
-    pub(super) fn has_wants(&self) -> bool {
-        self.shm.is_some()
-            || self
-                .socket
-                .as_ref()
-                .is_some_and(|socket| socket.wants() != SocketInterest::default())
+    pub(super) fn has_wants(&self, armed: &[SocketInterest; WatchSource::ALL.len()]) -> bool {
+        (self.shm.is_some() && !armed[WatchSource::LocalPeers as usize].readable)
+            || self.socket.as_ref().is_some_and(udp::UdpDatagrams::has_wants)
     }
 
     /// Whether a source is being closed, so that a request that watches it must be cancelled.
@@ -540,6 +526,33 @@ impl Datagrams {
             self.polls_to_socket = 0;
         }
         socket.on_ready(what, &mut self.counters, events);
+    }
+}
+
+/// Serves local peers, and reports their events.
+#[inline(never)]
+fn serve_rings(
+    shm: &mut Shm,
+    socket: &mut udp::UdpDatagrams,
+    sleeps: bool,
+    counters: &mut DriverCounters,
+    events: &mut Vec<DriverEvent>,
+) {
+    shm.serve(sleeps);
+    while let Some(RingChange { session, number, is_up }) = shm.next_ring_change() {
+        events.push(DriverEvent::RingChanged { session, number, is_up });
+    }
+    while let Some(session) = shm.next_ended_process() {
+        events.push(DriverEvent::ProcessEnded { session });
+    }
+    while let Some((session, is_able)) = shm.next_cma_change() {
+        events.push(DriverEvent::CmaChanged { session, is_able });
+    }
+    if shm.is_behind() {
+        shm.flush(counters);
+        if shm.is_behind() && shm.is_idle(sleeps) {
+            spill(shm, socket, counters);
+        }
     }
 }
 

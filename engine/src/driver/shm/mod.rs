@@ -150,7 +150,7 @@ pub(super) struct Shm {
     has_socket_events: bool,
     /// A session may be due for a retry.
     has_retries: bool,
-    /// Polls since the sockets were last polled.
+    /// Polls with a retry due since the sockets were last polled.
     polls_since_maintain: u32,
     /// Peers wake this engine.
     is_asleep: bool,
@@ -419,8 +419,18 @@ impl Shm {
 
     // ---- Sleep ----
 
-    /// Called in each poll. `sleeps`: the driver is about to sleep.
+    /// Whether [`Self::serve`], and what follows it, has anything to do while the driver polls.
     #[inline]
+    pub(super) fn needs_service(&self) -> bool {
+        let has_events = !self.ring_changes.is_empty()
+            | !self.ended_processes.is_empty()
+            | !self.cma_changes.is_empty();
+        let flags = self.has_socket_events | self.has_retries | self.is_asleep | self.is_detached;
+        flags | has_events | self.is_behind()
+    }
+
+    /// Called in each poll that [needs it](Self::needs_service). `sleeps`: the driver is about to
+    /// sleep.
     pub(super) fn serve(&mut self, sleeps: bool) {
         self.polls_since_maintain += 1;
         let is_due = self.has_retries && self.polls_since_maintain >= MAINTAIN_EVERY;

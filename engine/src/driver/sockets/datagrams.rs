@@ -26,7 +26,7 @@ impl SocketsDriver {
             }
         }
         self.datagrams.serve(sleeps, false, &mut self.ready);
-        if self.datagrams.has_wants() {
+        if self.datagrams.has_wants(&self.datagrams_armed) {
             for source in WatchSource::ALL {
                 self.arm_datagrams(source, sleeps)?;
             }

@@ -127,17 +127,16 @@ impl UdpDatagrams {
         self.outgoing.push(to, rail, length, tx_flags, counters);
     }
 
-    /// Whether nothing is queued.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.outgoing.is_empty()
-    }
-
     #[inline]
     pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
         if !self.outgoing.is_empty() {
-            self.is_blocked = !self.outgoing.flush(self.socket.as_raw_fd(), counters);
+            self.flush_queued(counters);
         }
+    }
+
+    #[inline(never)]
+    fn flush_queued(&mut self, counters: &mut DriverCounters) {
+        self.is_blocked = !self.outgoing.flush(self.socket.as_raw_fd(), counters);
     }
 
     #[inline(always)]
@@ -163,6 +162,13 @@ impl UdpDatagrams {
     pub(super) fn serve(&mut self, sleeps: bool, events: &mut Vec<DriverEvent>) {
         self.incoming.mark_stale();
         self.outgoing.poll(sleeps);
+        if self.is_watched || self.wants_room {
+            self.report(events);
+        }
+    }
+
+    #[inline(never)]
+    fn report(&mut self, events: &mut Vec<DriverEvent>) {
         if self.is_watched && self.incoming.is_held() {
             self.is_watched = false;
             events.push(DriverEvent::DatagramsReadable);
@@ -177,6 +183,12 @@ impl UdpDatagrams {
     #[inline]
     pub(super) fn wants(&self) -> SocketInterest {
         SocketInterest { readable: self.is_watched, writable: self.is_blocked }
+    }
+
+    /// Whether there are such events.
+    #[inline]
+    pub(super) fn has_wants(&self) -> bool {
+        self.is_watched || self.is_blocked
     }
 
     /// The kernel reported readiness.

@@ -117,6 +117,7 @@ impl OutgoingDatagrams {
     }
 
     /// Called in each poll.
+    #[inline]
     pub(super) fn poll(&mut self, sleeps: bool) {
         self.routes.poll(sleeps);
     }
@@ -203,7 +204,7 @@ impl OutgoingDatagrams {
             }
             first = Some(sent);
         }
-        self.count == 0 || self.flush_all(socket, first, counters)
+        self.flush_all(socket, first, counters)
     }
 
     /// [`Self::flush`] of more than one, or after a call that returned `first`.

@@ -86,10 +86,14 @@ impl RouteCache {
     #[inline]
     pub(super) fn poll(&mut self, sleeps: bool) {
         self.polls = self.polls.wrapping_add(1);
-        if (sleeps || self.polls.is_multiple_of(CLOCK_EVERY))
-            && !self.answers.is_empty()
-            && self.since.elapsed() > ANSWER_LIFETIME
-        {
+        if sleeps || self.polls.is_multiple_of(CLOCK_EVERY) {
+            self.expire();
+        }
+    }
+
+    #[cold]
+    fn expire(&mut self) {
+        if !self.answers.is_empty() && self.since.elapsed() > ANSWER_LIFETIME {
             self.forget();
         }
     }

@@ -11,19 +11,30 @@ use super::slots::RequestKind;
 
 impl UringDriver {
     /// Reports what is ready and stages poll requests for the rest.
+    #[inline]
     pub(super) fn serve_datagrams(&mut self, sleeps: bool) -> io::Result<()> {
         let is_armed = self.datagrams_armed[WatchSource::Frames as usize].readable;
         if is_armed && self.datagrams.must_cancel(WatchSource::Frames) {
-            // An outstanding poll request keeps the XDP queue busy.
-            let waiting = self.slots.select(|kind| {
-                matches!(kind, RequestKind::Datagrams { source: WatchSource::Frames, .. })
-            });
-            self.cancel(waiting);
+            self.cancel_frames();
         }
         self.datagrams.serve(sleeps, is_armed, &mut self.ready);
-        if !self.datagrams.has_wants() {
-            return Ok(());
+        match self.datagrams.has_wants(&self.datagrams_armed) {
+            true => self.request_wanted(sleeps),
+            false => Ok(()),
         }
+    }
+
+    /// An outstanding poll request keeps the XDP queue busy.
+    #[cold]
+    fn cancel_frames(&mut self) {
+        let waiting = self.slots.select(|kind| {
+            matches!(kind, RequestKind::Datagrams { source: WatchSource::Frames, .. })
+        });
+        self.cancel(waiting);
+    }
+
+    #[cold]
+    fn request_wanted(&mut self, sleeps: bool) -> io::Result<()> {
         for source in WatchSource::ALL {
             let wants = self.datagrams.wants(source, sleeps);
             let armed = self.datagrams_armed[source as usize];

@@ -129,9 +129,13 @@ impl UringDriver {
     /// Executes deferred [`Self::unregister`] calls; required before an index is reused.
     #[inline]
     pub(super) fn unregister_deferred(&mut self) {
-        if self.detached.is_on {
-            return;
+        if !self.detached.is_on && !self.detached.files.is_empty() {
+            self.unregister_now();
         }
+    }
+
+    #[cold]
+    fn unregister_now(&mut self) {
         while let Some(index) = self.detached.files.pop() {
             self.counters.syscalls += 1;
             if let Err(error) = self.ring.submitter().register_files_update(index, &[-1]) {

@@ -156,6 +156,7 @@ impl UringDriver {
     }
 
     /// Repeats a refused request for the list of links.
+    #[inline]
     pub(super) fn retry_link_request(&mut self) {
         if self.rails.links_retry_in() == Some(Duration::ZERO) {
             self.handle_link_events();
@@ -170,9 +171,13 @@ impl UringDriver {
     /// Resumes listeners whose pause is over.
     #[inline]
     pub(super) fn resume_listeners(&mut self) {
-        if !self.has_paused {
-            return;
+        if self.has_paused {
+            self.resume_due();
         }
+    }
+
+    #[cold]
+    fn resume_due(&mut self) {
         self.has_paused = false;
         for index in 0..self.listeners.len() {
             match self.listeners[index].paused_until {

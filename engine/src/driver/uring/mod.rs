@@ -284,7 +284,9 @@ impl Driver for UringDriver {
             self.unregister_deferred();
             self.reap()?;
         }
-        events.append(&mut self.ready);
+        if !self.ready.is_empty() {
+            events.append(&mut self.ready);
+        }
         Ok(())
     }
 

@@ -139,6 +139,7 @@ impl UringDriver {
         }
     }
 
+    #[inline]
     fn needs_call(&mut self) -> bool {
         if self.staged > 0 || !self.detached.is_empty() {
             return true;
@@ -177,8 +178,18 @@ impl UringDriver {
     }
 
     /// Submits what is staged and handles what has completed.
+    #[inline]
     pub(super) fn reap(&mut self) -> io::Result<()> {
-        if self.needs_call() {
+        let needs_call = self.needs_call();
+        if !needs_call && self.completions.is_empty() && self.ring.completion().is_empty() {
+            return Ok(());
+        }
+        self.reap_some(needs_call)
+    }
+
+    #[inline(never)]
+    fn reap_some(&mut self, needs_call: bool) -> io::Result<()> {
+        if needs_call {
             self.enter()?;
         }
         self.copy_completions();
