@@ -325,13 +325,11 @@ impl Datagrams {
                 return Ok(None);
             }
         }
-        match socket.receive(&mut self.counters) {
-            Ok(None) => {
-                self.polls_to_socket = socket_every;
-                Ok(None)
-            }
-            received => received,
+        let received = socket.receive(&mut self.counters);
+        if matches!(received, Ok(None)) {
+            self.polls_to_socket = socket_every;
         }
+        received
     }
 
     /// See [`crate::driver::traits::DatagramIo::watch_datagrams`].

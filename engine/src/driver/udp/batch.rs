@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 
 use super::super::calls;
 use super::address::RawAddress;
-use super::failed;
 use super::gso::Report;
+use super::{error_code, failed};
 
 struct BatchSlot {
     bytes: Box<[u8]>,
@@ -111,7 +111,7 @@ impl Batch {
         debug_assert!(self.is_empty());
         (self.next, self.end, self.at) = (0, 0, 0);
         if count == 1 && !self.is_gro {
-            let (_, length) = self.receive_one(socket)?;
+            let length = self.receive_one(socket).map_err(io::Error::from_raw_os_error)?;
             (self.slots[0].length, self.slots[0].datagram_bytes) = (length, length);
             self.end = 1;
         } else {
@@ -120,10 +120,10 @@ impl Batch {
         Ok(self.end)
     }
 
-    /// Receives one datagram without a batch: source, if that is an IP address, and length;
-    /// [`Self::first`] returns its bytes.
+    /// Receives one datagram without a batch, and returns its length, or the code of an error;
+    /// [`Self::first_source`] and [`Self::first`] return its source and its bytes.
     #[inline(always)]
-    pub(super) fn receive_one(&mut self, socket: RawFd) -> io::Result<(Option<SocketAddr>, usize)> {
+    pub(super) fn receive_one(&mut self, socket: RawFd) -> Result<usize, i32> {
         debug_assert!(self.is_empty() && !self.is_gro);
         let slot = &mut self.slots[0];
         slot.address_bytes = RawAddress::BYTES;
@@ -138,8 +138,14 @@ impl Batch {
                 &raw mut slot.address_bytes,
             )
         };
-        let length = usize::try_from(rc).map_err(|_| failed())?;
-        Ok((slot.address.get(slot.address_bytes), length))
+        usize::try_from(rc).map_err(|_| error_code())
+    }
+
+    /// The source of the datagram received by [`Self::receive_one`], if that is an IP address.
+    #[inline(always)]
+    pub(super) fn first_source(&self) -> Option<SocketAddr> {
+        let slot = &self.slots[0];
+        slot.address.get(slot.address_bytes)
     }
 
     /// The bytes of the datagram received by [`Self::receive_one`].

@@ -133,7 +133,10 @@ impl IncomingDatagrams {
         }
         counters.syscalls += 1;
         match self.datagrams.receive_one(socket) {
-            Ok((Some(from), length)) if length <= DATAGRAM_BYTES_MAX => {
+            Ok(length) if length <= DATAGRAM_BYTES_MAX => {
+                let Some(from) = self.datagrams.first_source() else {
+                    return self.take_from_batch(socket, counters);
+                };
                 counters.datagrams_received += 1;
                 self.note_length(length);
                 if std::mem::replace(&mut self.was_hit, true) {
@@ -141,16 +144,21 @@ impl IncomingDatagrams {
                 }
                 Ok(Some((from, self.datagrams.first(length))))
             }
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+            Err(libc::EAGAIN) => {
                 (self.was_hit, self.run_bytes) = (false, None);
                 Ok(None)
             }
-            Ok((_, length)) => {
-                counters.datagrams_too_long += u64::from(length > DATAGRAM_BYTES_MAX);
+            Ok(_) => {
+                counters.datagrams_too_long += 1;
                 self.take_from_batch(socket, counters)
             }
-            Err(error) if is_unrelated_error(&error) => self.take_from_batch(socket, counters),
-            Err(error) => Err(error),
+            Err(code) => {
+                let error = io::Error::from_raw_os_error(code);
+                if !is_unrelated_error(&error) {
+                    return Err(error);
+                }
+                self.take_from_batch(socket, counters)
+            }
         }
     }
 
@@ -158,8 +166,7 @@ impl IncomingDatagrams {
     #[inline]
     fn is_one_by_one(&self) -> bool {
         self.request == 1
-            && !self.has_gro
-            && !self.is_drained
+            && !(self.has_gro | self.is_drained)
             && self.datagrams.is_empty()
             && self.gro_score < GRO_SCORE
     }

@@ -208,6 +208,12 @@ impl UdpDatagrams {
     }
 }
 
+/// The code of the error of the last system call; unlike an [`io::Error`] it needs no drop.
+fn error_code() -> i32 {
+    // SAFETY: the location is valid for the life of the thread.
+    unsafe { *libc::__errno_location() }
+}
+
 /// The error of the last system call.
 fn failed() -> io::Error {
     io::Error::last_os_error()
