@@ -40,10 +40,6 @@ const DATAGRAMS_PER_TURN: usize = 64;
 /// Datagrams between two clock reads: handling them takes some 3 µs, by which a meanwhile received
 /// one seems older.
 const DATAGRAMS_PER_CLOCK: usize = 8;
-/// Bytes read from rings in one turn, plus the segment that exceeds them. A ring holds hundreds of
-/// messages; if it delivers more at once than there are receives, a receiver keeps most as
-/// unexpected ones, which costs half as much again.
-const RING_BYTES_PER_TURN: usize = 4 << 10;
 /// Turns in which rings reach that limit, per one in which the socket is read as well.
 const TURNS_PER_SOCKET: u64 = 16;
 /// Datagrams that one session sends in one turn, for the same reason.
@@ -303,22 +299,20 @@ impl Engine {
         if !self.state.datagrams.is_polled {
             return false;
         }
-        let (mut count, mut ring_bytes) = (0, 0);
         // A datagram after a turn without any is probably single: its receiver waits for it, and a
         // check for another takes as long as handling it.
         let is_idle = self.state.datagrams.idle_turns > 0;
         let limit = if is_idle { 1 } else { DATAGRAMS_PER_TURN };
-        let mut reads_rings = self.state.rings.are_read();
+        let (mut count, mut turn) = (0, self.state.rings.begin_turn());
         while count < limit {
-            if reads_rings && let Some(bytes) = self.read_ring() {
-                count += 1;
-                ring_bytes += bytes;
+            if turn.reads() {
+                count += self.read_rings(&mut turn, limit - count);
                 // Busy local peers must not keep the socket from being read.
-                reads_rings = ring_bytes < RING_BYTES_PER_TURN;
-                if !reads_rings && !self.state.polls.is_multiple_of(TURNS_PER_SOCKET) {
+                let reads_socket =
+                    turn.reads() || self.state.polls.is_multiple_of(TURNS_PER_SOCKET);
+                if count == limit || !reads_socket {
                     break;
                 }
-                continue;
             }
             let state = &mut *self.state;
             match self.driver.recv_datagram() {

@@ -12,6 +12,10 @@ use crate::proto::control_lane::LaneEvent;
 use crate::proto::core::Core;
 use crate::proto::segments::Asks;
 
+/// Bytes read from rings in one turn, plus the segment that exceeds them. A ring holds hundreds of
+/// messages; if it delivers more at once than there are receives, a receiver keeps most as
+/// unexpected ones, which costs half as much again.
+const BYTES_PER_TURN: usize = 4 << 10;
 /// Fraction of a piece's length that counts toward the bytes of a turn: it is only copied.
 const PIECE_SHARE: usize = 4;
 
@@ -24,16 +28,29 @@ pub(crate) struct Rings {
     is_full: bool,
 }
 
+/// What one turn may still read from rings.
+pub(super) struct RingTurn {
+    bytes_left: usize,
+}
+
+impl RingTurn {
+    /// Returns whether rings are read in the rest of the turn.
+    #[inline]
+    pub(super) fn reads(&self) -> bool {
+        self.bytes_left > 0
+    }
+}
+
 impl Rings {
     /// Notes that another driver is attached, which has no rings yet.
     pub(in crate::progress) fn note_attached(&mut self) {
         self.are_read = false;
     }
 
-    /// Returns whether the driver is polled for rings.
+    /// Begins a turn, which reads rings if there are any.
     #[inline]
-    pub(super) fn are_read(&self) -> bool {
-        self.are_read
+    pub(super) fn begin_turn(&self) -> RingTurn {
+        RingTurn { bytes_left: if self.are_read { BYTES_PER_TURN } else { 0 } }
     }
 
     /// Begins an attempt to write to all rings.
@@ -115,9 +132,23 @@ impl Engine {
         }
     }
 
+    /// Handles at most `limit` segments and pieces of rings, as far as the turn permits; returns
+    /// their number.
+    #[inline(never)]
+    pub(super) fn read_rings(&mut self, turn: &mut RingTurn, limit: usize) -> usize {
+        for count in 0..limit {
+            let Some(bytes) = self.read_ring() else { return count };
+            turn.bytes_left = turn.bytes_left.saturating_sub(bytes);
+            if !turn.reads() {
+                return count + 1;
+            }
+        }
+        limit
+    }
+
     /// Handles the next segment or piece of a ring; returns its length. `None`: there was none.
     #[inline(always)]
-    pub(super) fn read_ring(&mut self) -> Option<usize> {
+    fn read_ring(&mut self) -> Option<usize> {
         let (name, segment) = match self.driver.recv_from_ring()? {
             (name, RingEntry::Segment(segment)) => (name, segment),
             (name, RingEntry::Piece(&header, length)) => {

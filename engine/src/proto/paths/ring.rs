@@ -12,16 +12,22 @@ impl PathTable {
     #[inline]
     pub(crate) fn ring_of(&self, slot: u32) -> Option<u64> {
         let paths = self.of(slot).filter(|paths| paths.has_ring)?;
-        paths.first().map(|path| path.id().session)
+        paths.primary.as_deref().map(|path| path.id().session)
     }
 
     /// Returns the session whose first path has packets with this id.
+    #[inline]
     pub(crate) fn session_of(&self, id: u64) -> Option<u32> {
         let latest = self.shared.latest;
         match self.of(latest).is_some_and(|paths| paths.are_of(id)) {
             true => Some(latest),
-            false => self.shared.by_session.get(&id).copied(),
+            false => self.find_session(id),
         }
+    }
+
+    #[inline(never)]
+    fn find_session(&self, id: u64) -> Option<u32> {
+        self.shared.by_session.get(&id).copied()
     }
 
     /// Sets the ring of a session, or removes it: then all unacknowledged segments are sent again,
