@@ -13,8 +13,8 @@ use crate::types::Hint;
 const STREAMED_BEFORE_COPY_BYTES_MIN: u64 = 4 << 10;
 
 impl Engine {
-    /// Sends a newly posted message with these bytes at once, if it goes on the stream and nothing is ahead
-    /// of it. Returns `false`, without effect, if not.
+    /// Sends a newly posted message with these bytes at once, if it goes on the stream and nothing
+    /// is ahead of it. Returns `false`, without effect, if not.
     #[inline(always)]
     pub(super) fn stream_before_copy(
         &mut self,

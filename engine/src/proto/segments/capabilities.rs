@@ -37,6 +37,12 @@ impl Segments {
     pub(in crate::proto) fn set_cma(&mut self, has_cma: bool, config: &Config) {
         self.set_capabilities(Capabilities { has_cma, ..self.able }, config);
     }
+
+    /// Returns the longest message that is sent eagerly to the peer now, in bytes; `None`: the
+    /// session is not connected.
+    pub(crate) fn eager_limit_if_connected(&self, config: &Config) -> Option<u64> {
+        self.is_established().then(|| self.eager_limit_now(config).into())
+    }
 }
 
 impl Session {

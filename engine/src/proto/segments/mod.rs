@@ -363,12 +363,6 @@ impl Segments {
         self.protocol.eager_max().min(config.eager_limit).min(self.eager_limit.bytes())
     }
 
-    /// Returns the longest message that is sent eagerly to the peer now, in bytes; `None`: the
-    /// session is not connected.
-    pub(crate) fn eager_limit_if_connected(&self, config: &Config) -> Option<u64> {
-        self.is_established().then(|| self.eager_limit_now(config).into())
-    }
-
     /// Returns the credit of messages to the peer.
     pub(crate) fn send_credits(&self) -> &SendCredits {
         &self.credits
