@@ -6,18 +6,32 @@ use crate::proto::hint::Hint;
 use crate::proto::paths::{PRIMARY, Paths};
 use crate::proto::segments::PostedFrame;
 
+/// When a posted frame goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Departure {
+    /// At once, and alone in its segment if that is possible.
+    Alone,
+    /// At once, behind what the driver has not taken yet.
+    Now,
+    /// In this or the next turn, with others.
+    WithOthers,
+}
+
 impl EngineState {
-    /// Returns whether a frame that is posted now is sent at once. The first message of a turn is
-    /// not to wait for the next turn; others coalesce. `more`: its poster has others, to be sent
-    /// with it.
+    /// Returns when a frame goes that is posted now. The first message of a turn does not wait for
+    /// the next turn; others coalesce. `more`: its poster has others, to be sent with it.
     #[inline(always)]
-    pub(super) fn goes_at_once(&mut self, session: u32, hint: Hint, more: bool) -> bool {
-        match hint {
-            Hint::None | Hint::Priority => {
-                !more && self.controls.of(session).is_unused_in(self.polls)
-            }
+    pub(super) fn departure(&mut self, session: u32, hint: Hint, more: bool) -> Departure {
+        let control = self.controls.of(session);
+        let is_now = match hint {
+            Hint::None | Hint::Priority => !more && control.is_unused_in(self.polls),
             Hint::Latency => true,
             Hint::Bulk => false,
+        };
+        match is_now {
+            false => Departure::WithOthers,
+            true if control.has_unsent() || self.datagrams.waits_for_room() => Departure::Now,
+            true => Departure::Alone,
         }
     }
 }
@@ -27,11 +41,7 @@ impl Engine {
     /// common state. Returns `false`, without effect, if not.
     #[inline(always)]
     pub(super) fn send_at_once<P: PostedFrame>(&mut self, session: u32, frame: &P) -> bool {
-        let state = &mut *self.state;
-        if state.controls.of(session).has_unsent() || state.datagrams.waits_for_room() {
-            return false;
-        }
-        let sent = match state.paths.ring_of(session) {
+        let sent = match self.state.paths.ring_of(session) {
             Some(ring) => self.write_at_once(session, ring, frame),
             None => self.transmit_at_once(session, frame),
         };
@@ -49,6 +59,7 @@ impl Engine {
             return false;
         };
         match alone.send_by_ring(|segment| self.driver.write_segment(ring, segment, true)) {
+            // Datagrams that were queued before go, too.
             Ok(()) => self.driver.flush_datagrams(),
             Err(token) => rings.refuse(session, token, core, controls),
         }

@@ -46,7 +46,7 @@ impl EngineState {
     }
 
     /// Returns whether no message was sent at once on a session since the last turn; now one is.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_first_of_turn(&mut self, session: u32) -> bool {
         self.controls.of(session).is_first_of_turn(self.polls)
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::at_once::Departure;
 use super::completions::{CompletionRoute, PostedTo, Posting};
 use super::counters::CounterEvents;
 use super::engine::Engine;
@@ -233,8 +234,8 @@ impl Engine {
         more: bool,
     ) -> bool {
         let frame = PostedPut { request, target: endpoint, bytes };
-        let goes_at_once = self.state.goes_at_once(session, request.hint, more);
-        if goes_at_once && self.send_at_once(session, &frame) {
+        let departure = self.state.departure(session, request.hint, more);
+        if departure == Departure::Alone && self.send_at_once(session, &frame) {
             self.state.completions.count_copied(bytes.len() as u64);
             self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);
             return true;
@@ -246,7 +247,7 @@ impl Engine {
         room.copy_from_slice(bytes);
         self.state.completions.count_copied(bytes.len() as u64);
         self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);
-        if goes_at_once {
+        if departure != Departure::WithOthers {
             self.flush_posted(session, request.hint);
         }
         true

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::at_once::Departure;
 use super::completions::{CompletionRoute, PostedTo, Posting};
 use super::counters::CounterEvents;
 use super::engine::{Engine, EngineState};
@@ -122,32 +123,33 @@ impl Engine {
         &mut self,
         request: &SendRequest,
         more: bool,
-        fill: impl Fn(&mut [u8]),
+        fill: impl Fn(&mut [u8]) + Copy,
         whole: Option<&[u8]>,
     ) -> Result<bool, SendRefusal> {
         let to = self.state.core.destination(request.peer)?;
         if must_wait() {
             return Ok(self.send_in_new_room(to, request, more, fill));
         }
-        let goes_at_once = self.state.goes_at_once(to.session, request.hint, more);
-        if goes_at_once {
-            let frame = PostedMessage { request, target: to.endpoint, fill: &fill, whole };
+        let departure = self.state.departure(to.session, request.hint, more);
+        if departure == Departure::Alone {
+            let frame = PostedMessage { request, target: to.endpoint, fill, whole };
             if self.send_at_once(to.session, &frame) {
                 self.state.completions.count_copied(request.length);
                 return Ok(true);
             }
-            if let Some(bytes) = whole
-                && self.stream_before_copy(to, request, bytes)
-            {
-                return Ok(true);
-            }
+        }
+        if departure != Departure::WithOthers
+            && let Some(bytes) = whole
+            && self.stream_before_copy(to, request, bytes)
+        {
+            return Ok(true);
         }
         let Some(room) = self.state.core.stage_now(to, request) else {
             return Ok(self.send_in_new_room(to, request, more, fill));
         };
         fill(room);
         self.state.completions.count_copied(request.length);
-        if goes_at_once {
+        if departure != Departure::WithOthers {
             self.flush_posted(to.session, request.hint);
         }
         Ok(true)
@@ -160,7 +162,7 @@ impl Engine {
         to: SendDestination,
         request: &SendRequest,
         more: bool,
-        fill: impl Fn(&mut [u8]),
+        fill: impl Fn(&mut [u8]) + Copy,
     ) -> bool {
         // Segments that are sent make space for others.
         if !self.state.core.needs_operation(request) {
@@ -173,7 +175,8 @@ impl Engine {
                 {
                     fill(room);
                     self.state.completions.count_copied(request.length);
-                    if self.state.goes_at_once(to.session, request.hint, more) {
+                    let departure = self.state.departure(to.session, request.hint, more);
+                    if departure != Departure::WithOthers {
                         self.flush_posted(to.session, request.hint);
                     }
                     return true;

@@ -30,6 +30,14 @@ pub(crate) enum Work {
     Deadline,
 }
 
+impl Work {
+    /// Returns whether it can be done now.
+    #[inline(always)]
+    const fn is_due(self) -> bool {
+        (self as u8) < Self::AwaitWindow as u8
+    }
+}
+
 const ALL: [Work; 8] = [
     Work::Flush,
     Work::Stage,
@@ -67,6 +75,8 @@ pub(crate) struct Ready {
     /// The kinds of work of each session, by slot: a bit for each kind.
     kinds: Vec<u8>,
     queues: [Queue; KINDS],
+    /// Work that can be done now.
+    due: usize,
     /// Entries visited, other than the one that a step returns.
     #[cfg(test)]
     skipped: usize,
@@ -104,6 +114,7 @@ impl Ready {
             None => self.grow_for(slot, bit),
         }
         self.queues[work as usize].count += 1;
+        self.due += usize::from(work.is_due());
         true
     }
 
@@ -173,6 +184,7 @@ impl Ready {
         }
         *kinds &= !bit;
         self.queues[work as usize].count -= 1;
+        self.due -= usize::from(work.is_due());
         true
     }
 
@@ -265,8 +277,10 @@ impl Ready {
     /// that are visited as a whole.
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn check(&self) {
+        let mut due = 0;
         for work in ALL {
             let Queue { order, count } = &self.queues[work as usize];
+            due += if work.is_due() { *count } else { 0 };
             let slots = 0..self.kinds.len() as u32;
             let marked: Vec<u32> = slots.filter(|&slot| self.has(slot, work)).collect();
             assert_eq!(marked.len(), *count, "{work:?}: sessions with work are counted");
@@ -276,6 +290,7 @@ impl Ready {
                 assert!(entries == 1 || (entries > 1 && !is_once), "{work:?}: {slot} is queued");
             }
         }
+        assert_eq!(self.due, due, "work that can be done now is counted");
     }
 
     /// Returns the number of sessions with that work.
@@ -287,7 +302,7 @@ impl Ready {
     /// Returns whether no session has work that can be done now.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.queues[..Work::AwaitWindow as usize].iter().all(|queue| queue.count == 0)
+        self.due == 0
     }
 
     /// Returns whether no other session than this one has that work.

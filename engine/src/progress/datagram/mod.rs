@@ -171,6 +171,7 @@ impl EngineDatagrams {
     }
 
     /// Returns whether a session has something to send and the driver no space.
+    #[inline]
     pub(super) fn waits_for_room(&self) -> bool {
         self.is_blocked
     }

@@ -75,25 +75,25 @@ impl Session {
             && !self.one_sided.has_ready()
             && shortcut!("acknowledged segments that only hold memory");
         let segments = &mut self.segments;
-        let mut has_moved = false;
-        while let Some(segment) = segments.slots.oldest()
-            && segments.is_acked(segment, ack)
-        {
+        loop {
+            let Some(segment) = segments.slots.oldest() else {
+                segments.base = segments.next_frame;
+                return;
+            };
+            segments.base = segment.first_frame;
+            if !segments.is_acked(segment, ack) {
+                return;
+            }
             let is_plain = is_plain
                 && segment.place == Place::Flying
                 && !segment.is_long
                 && segment.operations.is_empty();
             if !is_plain {
-                segments.advance_base();
                 return self.release_acked(cx, ack, effects);
             }
             if let Some(segment) = segments.slots.take_oldest() {
                 cx.shared.pool.recycle_short(segment);
             }
-            has_moved = true;
-        }
-        if has_moved {
-            segments.advance_base();
         }
     }
 

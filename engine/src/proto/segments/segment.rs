@@ -92,6 +92,7 @@ impl SegmentBuffer {
     }
 
     /// Returns its last `length` bytes.
+    #[inline(always)]
     pub(crate) fn newest(&mut self, length: usize) -> &mut [u8] {
         &mut self.buffer[self.bytes - length..self.bytes]
     }
