@@ -1,6 +1,7 @@
 //! The fast path of sending: a frame that is sent as soon as it is posted, alone in its segment, on
 //! the transport of its session.
 
+use super::datagram::transmit::send_datagram;
 use super::engine::{Engine, EngineState};
 use crate::proto::hint::Hint;
 use crate::proto::paths::{PRIMARY, Paths};
@@ -80,7 +81,7 @@ impl Engine {
             return false;
         }
         let Some(datagram) = packet.write(*now_ns, room) else { return false };
-        self.send_datagram(&datagram);
+        send_datagram(&mut self.driver, &datagram);
         self.driver.flush_datagrams();
         // The last acknowledgement is applied while the datagram is in flight.
         let EngineState { core, paths, completions, .. } = &mut *self.state;

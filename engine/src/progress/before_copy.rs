@@ -3,7 +3,7 @@
 //! A segment is kept until it is acknowledged, so that its payload is copied. If nothing is ahead
 //! of it, the copy is made while its receiver handles it already.
 
-use super::engine::Engine;
+use super::engine::{Engine, EngineState};
 use crate::proto::segments::Route;
 use crate::proto::send::{SendDestination, SendRequest};
 use crate::types::Hint;
@@ -11,6 +11,20 @@ use crate::types::Hint;
 /// Minimum length of these messages, in bytes: the kernel gathers two pieces, and a copy of less is
 /// faster.
 const STREAMED_BEFORE_COPY_BYTES_MIN: u64 = 4 << 10;
+
+impl EngineState {
+    /// Returns whether nothing is ahead of a newly posted message on the stream.
+    fn may_stream_before_copy(&self, session: u32, request: &SendRequest) -> bool {
+        let Some(control) = self.controls.get(session) else { return false };
+        let is_free = request.hint != Hint::Priority
+            && control.is_free()
+            && control.long_bytes_left(self.polls) > 0
+            && self.is_by_datagram(session)
+            && self.may_begin_long(session);
+        let route = self.core.session(session).and_then(|it| it.route_if_next(request));
+        is_free && route == Some(Route::Stream) && !rare!("a send before its copy", 4)
+    }
+}
 
 impl Engine {
     /// Sends a newly posted message with these bytes at once, if it goes on the stream and nothing
@@ -23,21 +37,8 @@ impl Engine {
         bytes: &[u8],
     ) -> bool {
         request.length >= STREAMED_BEFORE_COPY_BYTES_MIN
-            && self.may_stream_before_copy(to.session, request)
+            && self.state.may_stream_before_copy(to.session, request)
             && self.send_before_copy(to, request, bytes)
-    }
-
-    /// Returns whether nothing is ahead of a newly posted message on the stream.
-    fn may_stream_before_copy(&self, session: u32, request: &SendRequest) -> bool {
-        let state = &*self.state;
-        let Some(control) = state.controls.get(session) else { return false };
-        let is_free = request.hint != Hint::Priority
-            && control.is_free()
-            && control.long_bytes_left(state.polls) > 0
-            && state.is_by_datagram(session)
-            && state.may_begin_long(session);
-        let route = state.core.session(session).and_then(|it| it.route_if_next(request));
-        is_free && route == Some(Route::Stream) && !rare!("a send before its copy", 4)
     }
 
     /// Stages and sends the message. Returns `false`, without effect, if it has no credit or space.

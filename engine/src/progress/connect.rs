@@ -3,7 +3,7 @@
 use std::io;
 
 use super::datagram::Announced;
-use super::engine::Engine;
+use super::engine::{Engine, EngineState};
 use super::roles::ConnectionRole;
 use super::traits::{CloseMode, LaneKey};
 use crate::proto::control_lane::LaneEvent;
@@ -71,19 +71,26 @@ impl Engine {
         let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
         self.state.engine_questions.begin(now_ns, timeout);
     }
+}
 
-    /// Reports a session that has ended.
-    pub(super) fn report_ended(&mut self, session: u32, failure: PeerFailure) {
-        let Some(known) = self.state.core.session(session) else {
+impl EngineState {
+    /// Reports a session that has ended; the log has it already where this side's driver has
+    /// failed.
+    pub(super) fn report_ended(
+        &mut self,
+        session: u32,
+        failure: PeerFailure,
+        has_driver_failed: bool,
+    ) {
+        let Some(known) = self.core.session(session) else {
             debug_assert!(false, "an outstanding action keeps the slot of its session in use");
             return;
         };
         let address = Address::new(known.engine, known.locators, 0);
         let is_known = matches!(failure, PeerFailure::Left | PeerFailure::Removed);
-        // Where this side's driver has failed, the log has that.
-        if !is_known && self.failure.is_none() {
-            self.state.config.log_failure(&format!("peer {address} {failure}"));
+        if !is_known && !has_driver_failed {
+            self.config.log_failure(&format!("peer {address} {failure}"));
         }
-        self.state.completions.events_mut().push(&Event::Disconnected { address, failure });
+        self.completions.events_mut().push(&Event::Disconnected { address, failure });
     }
 }

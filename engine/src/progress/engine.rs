@@ -448,7 +448,8 @@ impl Engine {
                     let state = &mut *self.state;
                     state.requests.end_of_session(&state.core, session, &failure);
                     self.carry_out_requests();
-                    self.report_ended(session, failure);
+                    let has_driver_failed = self.failure.is_some();
+                    self.state.report_ended(session, failure, has_driver_failed);
                 }
                 Action::Requests => self.take_requests(),
                 Action::Reconnect { session } => {

@@ -14,7 +14,7 @@
 mod announced;
 mod ring;
 mod several;
-mod transmit;
+pub(super) mod transmit;
 mod window;
 
 use std::io::{self, ErrorKind};

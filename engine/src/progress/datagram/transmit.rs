@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use super::DATAGRAMS_PER_FLUSH;
+use crate::driver::AnyDriver;
 use crate::driver::traits::TxFlags;
 use crate::progress::engine::{Engine, EngineState};
 use crate::proto::paths::{Index, PRIMARY, Transmit};
@@ -53,7 +54,7 @@ impl Engine {
             };
             let datagram = paths.poll_transmit(core, (session, index), *now_ns, room);
             let Some(datagram) = datagram else { break };
-            self.send_datagram(&datagram);
+            send_datagram(&mut self.driver, &datagram);
             happened = true;
             is_drained |= datagram.is_drained;
             // Usually that was all: other packets went with it, or can wait a turn.
@@ -74,12 +75,11 @@ impl Engine {
         }
         happened
     }
+}
 
-    /// Passes a datagram to the driver.
-    #[inline(always)]
-    pub(in crate::progress) fn send_datagram(&mut self, datagram: &Transmit) {
-        let Transmit { to, rail, bytes, takes_trains, is_summed, .. } = *datagram;
-        let flags = TxFlags { no_gso: !takes_trains, is_summed };
-        self.driver.send_datagram(to, rail, bytes, flags);
-    }
+/// Passes a datagram to the driver.
+#[inline(always)]
+pub(in crate::progress) fn send_datagram(driver: &mut AnyDriver, datagram: &Transmit) {
+    let Transmit { to, rail, bytes, takes_trains, is_summed, .. } = *datagram;
+    driver.send_datagram(to, rail, bytes, TxFlags { no_gso: !takes_trains, is_summed });
 }
