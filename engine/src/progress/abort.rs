@@ -13,7 +13,7 @@ impl Engine {
         let state = &mut *self.state;
         state.core.abort(id, Refusal::Endpoint, &mut state.completions);
         self.work();
-        if self.state.core.operations().contains(id) {
+        if self.state.core.shared().operations().contains(id) {
             self.setup().lanes.reset_closing_lanes();
         }
     }

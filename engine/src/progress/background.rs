@@ -139,11 +139,11 @@ impl EngineState {
         let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.now_ns));
         let due = deadline_ns.into_iter().flatten().min().map(left);
         let is_growing = self.handshakes.pending() > 0
-            || self.core.ready().len(Work::Flush) > 0
-            || self.core.ready().len(Work::Stage) > 0
+            || self.core.shared().ready().len(Work::Flush) > 0
+            || self.core.shared().ready().len(Work::Stage) > 0
             || self.datagrams.waits_for_room()
             || self.rings.is_some_full()
-            || self.core.ready().len(Work::Piece) > 0
+            || self.core.shared().ready().len(Work::Piece) > 0
             || self.controls.are_some_blocked()
             || self.roles.handshakes().any(|(_, role)| {
                 matches!(

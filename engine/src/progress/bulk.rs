@@ -69,13 +69,13 @@ impl BulkSockets {
 
     /// Returns the driver's key of a lane; `None` for a closed one, whose slot may be reused.
     pub(super) fn key_of(&self, core: &Core, lane: Id) -> Option<LaneKey> {
-        core.lanes().get(lane)?;
+        core.shared().lanes().get(lane)?;
         self.keys.get(lane.index()).copied().flatten()
     }
 
     /// Notes the connection of a lane, or that it has none.
     pub(super) fn set_key(&mut self, core: &Core, lane: Id, key: Option<LaneKey>) {
-        if core.lanes().get(lane).is_none() {
+        if core.shared().lanes().get(lane).is_none() {
             // Late events of a closed lane do not concern its successor.
             return;
         }
@@ -153,7 +153,7 @@ impl BulkSockets {
 
     fn send_next(&mut self, lane: Id, key: LaneKey, cx: &mut LaneCx<'_>) -> bool {
         let Some(chunk) = cx.core.next_send(lane, cx.completions) else { return false };
-        let session = cx.core.lanes().get(lane).map_or(0, BulkLane::session);
+        let session = cx.core.shared().lanes().get(lane).map_or(0, BulkLane::session);
         let mode = self.zero_copy(session, cx.config.zero_copy).mode(chunk.length);
         let is_more = mode == SendMode::Copy
             && chunk.is_followed
@@ -202,7 +202,7 @@ impl BulkSockets {
         match (cx.roles.get_mut(key), result) {
             (Some(&mut ConnectionRole::Bulk { lane, .. }), Ok(())) => {
                 cx.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, now_ns));
-                let session = cx.core.lanes().get(lane).map_or(0, BulkLane::session);
+                let session = cx.core.shared().lanes().get(lane).map_or(0, BulkLane::session);
                 let zero_copy = self.zero_copy.get_mut(session as usize);
                 if let (Some((length, since_ns, mode)), Some(Some(zero_copy))) = (sent, zero_copy) {
                     zero_copy.handle_sent(mode, length, now_ns - since_ns);
@@ -236,7 +236,7 @@ impl BulkSockets {
         let header = result.as_ref().ok();
         let now_ns = *cx.now_ns;
         let is_good = cx.core.handle_chunk_received(lane, chunk, header, now_ns, cx.completions);
-        let is_idle = cx.core.lanes().get(lane).is_some_and(|lane| !lane.expects_chunk());
+        let is_idle = cx.core.shared().lanes().get(lane).is_some_and(|lane| !lane.expects_chunk());
         if is_open && is_good && is_idle {
             // Idle lanes are watched only, for their end.
             cx.watch(key, Interest::Readable);
@@ -333,7 +333,7 @@ impl BulkSockets {
         (lane, is_receiving): (Id, bool),
         cx: &mut LaneCx<'_>,
     ) {
-        let is_expecting = cx.core.lanes().get(lane).is_some_and(BulkLane::expects_chunk);
+        let is_expecting = cx.core.shared().lanes().get(lane).is_some_and(BulkLane::expects_chunk);
         if is_receiving || is_expecting {
             // The recv of the chunk reports the result.
             return;
@@ -375,7 +375,7 @@ impl BulkSockets {
     /// Closes a lane.
     pub(super) fn close(&mut self, lane: Id, end: LaneEnd<'_>, cx: &mut LaneCx<'_>) {
         if let Some(key) = self.key_of(cx.core, lane) {
-            if let Some(bulk) = cx.core.lanes().get(lane) {
+            if let Some(bulk) = cx.core.shared().lanes().get(lane) {
                 let (session, at) = (bulk.session(), bulk.path());
                 cx.keep_figures(session, at, key);
             }

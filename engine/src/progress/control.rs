@@ -199,9 +199,9 @@ impl Engine {
     pub(super) fn flush_dirty(&mut self) -> bool {
         let mut happened = false;
         // A session that stays dirty (its lane is blocked) must not be taken twice.
-        let mut left = self.state.core.ready().len(Work::Flush);
+        let mut left = self.state.core.shared().ready().len(Work::Flush);
         while left > 0
-            && let Some(session) = self.state.core.ready_mut().take(Work::Flush)
+            && let Some(session) = self.state.core.shared_mut().ready_mut().take(Work::Flush)
         {
             left -= 1;
             happened |= self.flush(session);
@@ -240,7 +240,7 @@ impl Engine {
             if !is_alone
                 || self.state.core.session(session).is_some_and(|it| it.segments.is_waiting())
             {
-                let is_last = self.state.core.ready().is_only(session, Work::Flush);
+                let is_last = self.state.core.shared().ready().is_only(session, Work::Flush);
                 happened |= self.transmit(session, PRIMARY, is_last);
             }
             // Segments built for longer datagrams than the path takes now use TCP.
@@ -326,7 +326,7 @@ impl Engine {
         if hint != Hint::Latency {
             self.state.is_first_of_turn(session);
         }
-        self.state.core.ready_mut().take_if_latest(session, Work::Flush);
+        self.state.core.shared_mut().ready_mut().take_if_latest(session, Work::Flush);
         self.flush(session);
         self.driver.flush_datagrams();
         if hint == Hint::Latency {

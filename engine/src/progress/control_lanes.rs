@@ -433,7 +433,7 @@ impl ControlLanes {
         let mut blocked = std::mem::take(&mut self.blocked);
         for session in blocked.drain(..) {
             if std::mem::take(&mut self.of(session).is_blocked) {
-                core.ready_mut().add(session, Work::Flush);
+                core.shared_mut().ready_mut().add(session, Work::Flush);
             }
         }
         blocked.append(&mut self.blocked);

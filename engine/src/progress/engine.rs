@@ -144,23 +144,23 @@ impl EngineState {
     #[inline]
     fn has_message(&mut self, finished: u64) -> bool {
         self.completions.finished() > finished
-            && self.core.is_at_rest()
+            && self.core.shared().is_at_rest()
             && !self.datagrams.has_more()
             && !std::mem::replace(&mut self.owes_rest, true)
     }
 
     /// Returns the address of one of its endpoints.
     pub(crate) fn address(&self, endpoint: u16) -> Address {
-        Address::new(self.core.engine(), self.rails.locators(), endpoint)
+        Address::new(self.core.shared().engine(), self.rails.locators(), endpoint)
     }
 
     /// Returns whether nothing is outstanding: no operation, no unsent byte, no connection attempt.
     pub(crate) fn is_quiescent(&self) -> bool {
-        self.core.operations().len() == 0
+        self.core.shared().operations().len() == 0
             && self.handshakes.pending() == 0
             && self.core.sessions().iter().all(|(_, session)| session.is_settled())
             && self.controls.are_flushed()
-            && self.core.lanes().iter().all(|(_, lane)| lane.is_idle() && lane.is_ready())
+            && self.core.shared().lanes().iter().all(|(_, lane)| lane.is_idle() && lane.is_ready())
             && self.roles.iter().all(|(_, role)| {
                 matches!(
                     role,
@@ -203,7 +203,7 @@ impl Engine {
         state.core.shared_mut().set_rails(state.rails.announced());
         listeners.into_iter().try_for_each(|it| driver.listen(it.into_inner())).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
-        driver.enable_shared_memory(state.core.engine());
+        driver.enable_shared_memory(state.core.shared().engine());
         state.completions.set_cookie(driver.process_cookie());
         let mut roles: Vec<_> = state.roles.take_all();
         let mut renamed = Vec::new();
@@ -310,7 +310,7 @@ impl Engine {
     /// Executes the protocol's requests: waiting sends, grants, actions, chunks, segments.
     #[inline(always)]
     pub(super) fn work(&mut self) -> bool {
-        if self.state.core.is_idle() && shortcut!("an engine without work") {
+        if self.state.core.shared().is_idle() && shortcut!("an engine without work") {
             self.driver.flush_datagrams();
             return false;
         }
@@ -332,7 +332,7 @@ impl Engine {
             }
             again |= self.carry_out();
             while !self.chunks_rest
-                && let Some(lane) = self.state.core.poll_runnable()
+                && let Some(lane) = self.state.core.shared_mut().lanes_mut().poll_runnable()
             {
                 let mut cx = self.setup();
                 again |= cx.bulk.move_chunks(lane, &mut cx.lanes);
@@ -407,7 +407,7 @@ impl Engine {
 
     pub(super) fn carry_out(&mut self) -> bool {
         let mut happened = false;
-        while let Some(action) = self.state.core.poll_action() {
+        while let Some(action) = self.state.core.shared_mut().poll_action() {
             happened = true;
             match action {
                 Action::Connect { session } => self.setup().connect(session),

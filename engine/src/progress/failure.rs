@@ -63,7 +63,7 @@ impl Engine {
             let failure = PeerFailure::Lost(why.clone());
             state.core.fail_session(slot as u32, failure, &mut state.completions);
         }
-        while state.core.poll_action().is_some() {}
+        while state.core.shared_mut().poll_action().is_some() {}
     }
 }
 

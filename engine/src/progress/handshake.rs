@@ -157,7 +157,7 @@ impl Handshakes {
         let late = cx.lanes.roles.handshakes().filter_map(|(key, role)| match role {
             ConnectionRole::LaneConnecting { lane, .. }
             | ConnectionRole::LaneAwaitReply { lane, .. } => {
-                let asked_ns = core.lanes().get(*lane)?.used_ns();
+                let asked_ns = core.shared().lanes().get(*lane)?.used_ns();
                 (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
             }
             ConnectionRole::MoveConnecting { session, .. }

@@ -31,8 +31,8 @@ impl SetupCx<'_> {
             cx.close(asking, CloseMode::Reset);
         }
         cx.paths.set_stream(session, at);
-        if let Some(monitor) = cx.core.lane_monitor(session) {
-            monitor.handle_moved(*cx.now_ns);
+        if let Some((known, _)) = cx.core.enter(session) {
+            known.control_lane.handle_moved(*cx.now_ns);
         }
         // Whether long messages use it.
         cx.paths.choose_stream(cx.core, session);
@@ -48,8 +48,8 @@ impl SetupCx<'_> {
             cx.keep_figures(session, at, lane);
             cx.close(lane, CloseMode::Reset);
         }
-        if let Some(monitor) = cx.core.lane_monitor(session) {
-            monitor.handle_dropped(*cx.now_ns, at);
+        if let Some((known, _)) = cx.core.enter(session) {
+            known.control_lane.handle_dropped(*cx.now_ns, at);
         }
         if !cx.paths.of_mut(session).are_several() {
             self.controls.note_without_lane(session);

@@ -46,15 +46,15 @@ impl Engine {
     /// Writes granted pieces to rings, as far as there is space. Returns `true` if there were any.
     #[inline]
     pub(super) fn write_pieces(&mut self) -> bool {
-        self.state.core.ready().len(Work::Piece) > 0 && self.write_some()
+        self.state.core.shared().ready().len(Work::Piece) > 0 && self.write_some()
     }
 
     #[inline(never)]
     fn write_some(&mut self) -> bool {
         let mut happened = false;
-        let mut left = self.state.core.ready().len(Work::Piece);
+        let mut left = self.state.core.shared().ready().len(Work::Piece);
         while left > 0
-            && let Some(session) = self.state.core.ready_mut().take(Work::Piece)
+            && let Some(session) = self.state.core.shared_mut().ready_mut().take(Work::Piece)
         {
             left -= 1;
             let ring = self.state.paths.ring_of(session);
@@ -62,7 +62,7 @@ impl Engine {
             // Grants of sends that have ended are answered.
             happened |= wrote || is_done;
             if !is_done {
-                self.state.core.ready_mut().add_last(session, Work::Piece);
+                self.state.core.shared_mut().ready_mut().add_last(session, Work::Piece);
             }
         }
         self.driver.flush_datagrams();

@@ -186,7 +186,7 @@ impl EngineState {
 
     /// Returns the operations of an endpoint that complete to a queue, with their `user_data`.
     pub(crate) fn outstanding_of(&self, endpoint: u16) -> Vec<(Id, u64)> {
-        let own = self.core.operations().ids_of(endpoint);
+        let own = self.core.shared().operations().ids_of(endpoint);
         let named = own.map(|id| (id, self.completions.user_data_of(id)));
         named.filter_map(|(id, user_data)| Some((id, user_data?))).collect()
     }

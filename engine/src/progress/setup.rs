@@ -27,7 +27,7 @@ pub(crate) struct SetupCx<'a> {
 
 impl SetupCx<'_> {
     fn address(&self) -> Address {
-        Address::new(self.lanes.core.engine(), self.rails.locators(), 0)
+        Address::new(self.lanes.core.shared().engine(), self.rails.locators(), 0)
     }
 
     /// Creates a hello without the fields of the handshake.
@@ -38,7 +38,7 @@ impl SetupCx<'_> {
             kind,
             flags: ours.flags() | self.announced.flags(),
             segment_bytes_max: (SEGMENT_BYTES_MAX as u32).into(),
-            source: self.lanes.core.engine().into(),
+            source: self.lanes.core.shared().engine().into(),
             target: target.into(),
             session: ours.session.into(),
             lane: 0.into(),
@@ -94,8 +94,8 @@ impl SetupCx<'_> {
         self.drop_attempt(session);
         let cx = &mut self.lanes;
         let ways = self.rails.ways_to(&locators, cx.paths, |rail, to| cx.driver.reach(rail, to));
-        let connection = cx.core.connection(session);
-        let way = connection.and_then(|connection| connection.take_way(*cx.now_ns, &ways));
+        let entered = cx.core.enter(session);
+        let way = entered.and_then(|(known, _)| known.connection.take_way(*cx.now_ns, &ways));
         let Some(way) = way else { return };
         let (remote, rail) = (way.remote, way.rail);
         let segment_bytes = self.first_segment_limit(rail, remote.ip());
@@ -220,17 +220,17 @@ impl SetupCx<'_> {
         decide: impl FnOnce(&mut Connection, u64) -> Step,
     ) {
         let cx = &mut self.lanes;
-        let connection = cx.core.connection(session);
-        let connection = debug_assert_some!(connection, "attempts end with their session");
-        let step = connection.map(|connection| decide(connection, *cx.now_ns));
+        let entered = cx.core.enter(session);
+        let entered = debug_assert_some!(entered, "attempts end with their session");
+        let step = entered.map(|(known, _)| decide(&mut known.connection, *cx.now_ns));
         cx.core.apply(session, step.unwrap_or(Step::Nothing), cx.completions);
     }
 
     fn attempt_to_move_failed(&mut self, session: u32, cause: &str) {
         tracing::debug!(session, "control connection not migrated: {cause}");
         self.controls.take_moving(session);
-        if let Some(monitor) = self.lanes.core.lane_monitor(session) {
-            monitor.handle_attempt_failed(*self.lanes.now_ns);
+        if let Some((known, _)) = self.lanes.core.enter(session) {
+            known.control_lane.handle_attempt_failed(*self.lanes.now_ns);
         }
     }
 

@@ -96,7 +96,8 @@ impl Engine {
         cx.bulk.quickack(u64::MAX, &mut cx.lanes);
         self.state.watch_datagrams(&mut self.driver);
         let state = &mut *self.state;
-        let has_pieces = state.core.ready().len(Work::Piece) > 0 && !state.rings.is_some_full();
+        let has_pieces =
+            state.core.shared().ready().len(Work::Piece) > 0 && !state.rings.is_some_full();
         if state.core.shared().rendezvous().has_readable() || has_pieces {
             // The driver reports neither data to read nor space to write.
             return Duration::ZERO;

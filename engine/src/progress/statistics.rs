@@ -100,7 +100,7 @@ impl EngineState {
         let core = &self.core;
         let (mut all, mut omitted, mut asked) = (Vec::new(), 0, 0);
         for (id, session) in core.sessions().iter() {
-            if !session.is_connected() || session.engine == core.engine() {
+            if !session.is_connected() || session.engine == core.shared().engine() {
                 continue;
             }
             let control = self.controls.get(id.index() as u32);
@@ -119,7 +119,7 @@ impl EngineState {
                 }
                 let mut statistics = statistics_of(session, path, now_ns);
                 statistics.eager_limit_bytes =
-                    session.segments.eager_limit_now(core.config()).into();
+                    session.segments.eager_limit_now(core.shared().config()).into();
                 let rail = self.rails.chosen().get(statistics.rail);
                 (statistics.nic, statistics.local) = match rail {
                     Some(Rail { nic, address, .. }) => (nic.clone(), *address),
@@ -204,7 +204,7 @@ fn lanes_of<'a>(
     let control = control.filter(|&(_, stream_at)| stream_at == at);
     let control = control.and_then(|(control, _)| control.lane()).map(|key| (None, key));
     let bulk = session.lanes.ids().iter().filter_map(move |&id| {
-        let lane = core.lanes().get(id).filter(|lane| usize::from(lane.path()) == at)?;
+        let lane = core.shared().lanes().get(id).filter(|lane| usize::from(lane.path()) == at)?;
         Some((Some(lane.number()), bulk.key_of(core, id)?))
     });
     control.into_iter().chain(bulk)

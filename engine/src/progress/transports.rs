@@ -16,7 +16,7 @@ impl EngineState {
             return;
         }
         let core = &self.core;
-        let session = core.session(slot).filter(|session| session.engine != core.engine());
+        let session = core.session(slot).filter(|session| session.engine != core.shared().engine());
         if let Some(session) = session {
             note(session.engine, self.transport_of(driver, slot), is_over);
         }

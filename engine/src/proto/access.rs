@@ -2,9 +2,7 @@
 //! which it gets by [`Core::enter`] and [`Core::with`].
 
 use super::config::Config;
-use super::connection::Connection;
 use super::context::SharedState;
-use super::control_lane::LaneMonitor;
 use super::core::{Core, CoreCounters};
 use super::endpoints::Endpoints;
 use super::hint::Hint;
@@ -14,10 +12,9 @@ use super::operation::NO_SESSION;
 use super::operations::Operations;
 use super::peers::PeerTable;
 use super::process_status::Processes;
+use super::ready::Ready;
 use super::rendezvous::Rendezvous;
 use super::segments::segment::SegmentPool;
-use crate::proto::ready::Ready;
-
 use super::session::Session;
 #[cfg(test)]
 use super::table::Id;
@@ -25,17 +22,6 @@ use super::table::Table;
 use super::unexpected::Unexpected;
 
 impl Core {
-    /// Returns the id of this engine.
-    #[inline]
-    pub(crate) fn engine(&self) -> u64 {
-        self.shared.engine
-    }
-
-    #[inline]
-    pub(crate) fn config(&self) -> &Config {
-        &self.shared.config
-    }
-
     /// Returns what all sessions share.
     #[inline]
     pub(crate) fn shared(&self) -> &SharedState {
@@ -60,52 +46,53 @@ impl Core {
         &self.sessions
     }
 
-    /// Returns all outstanding operations.
-    #[inline]
-    pub(crate) fn operations(&self) -> &Operations {
-        &self.shared.operations
-    }
-
     /// Returns the session of an operation; of a receive, that of its source.
     #[cfg(test)]
     pub(crate) fn session_of_operation(&self, id: Id) -> u32 {
         let session = self.shared.operations.get(id).map(|operation| operation.session);
         session.or_else(|| Some(self.shared.source_of(id)?.session)).unwrap_or(NO_SESSION)
     }
+}
 
-    /// Returns all bulk lanes.
+/// What the loop reads and changes of the owners.
+impl SharedState {
+    /// Returns the id of this engine.
     #[inline]
-    pub(crate) fn lanes(&self) -> &BulkLanes {
-        &self.shared.lanes
+    pub(crate) fn engine(&self) -> u64 {
+        self.engine
+    }
+
+    #[inline]
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns all outstanding operations.
+    #[inline]
+    pub(crate) fn operations(&self) -> &Operations {
+        &self.operations
     }
 
     /// Returns the sessions with work.
     #[inline]
     pub(crate) fn ready(&self) -> &Ready {
-        &self.shared.ready
+        &self.ready
     }
 
     /// Returns the same, for the loop to take sessions from it.
     #[inline]
     pub(crate) fn ready_mut(&mut self) -> &mut Ready {
-        &mut self.shared.ready
+        &mut self.ready
     }
 
-    /// Returns the connection of the session in a slot, for the loop to perform its handshake.
+    /// Returns all bulk lanes.
     #[inline]
-    pub(crate) fn connection(&mut self, slot: u32) -> Option<&mut Connection> {
-        self.sessions.at_mut(slot as usize).map(|session| &mut session.connection)
+    pub(crate) fn lanes(&self) -> &BulkLanes {
+        &self.lanes
     }
 
-    /// Returns the monitor of a session's control lane, to which the loop reports lane events.
-    pub(crate) fn lane_monitor(&mut self, slot: u32) -> Option<&mut LaneMonitor> {
-        self.sessions.at_mut(slot as usize).map(|session| &mut session.control_lane)
-    }
-}
-
-/// What the loop reads and changes of the owners.
-impl SharedState {
-    /// Returns all bulk lanes, mutable.
+    /// Returns the same, mutable.
+    #[inline]
     pub(crate) fn lanes_mut(&mut self) -> &mut BulkLanes {
         &mut self.lanes
     }

@@ -82,6 +82,27 @@ impl SharedState {
         }
     }
 
+    /// Returns whether [`Core::poll_waiting`] and the following steps of a turn have no work.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_at_rest() && !self.lanes.may_serve_starved()
+    }
+
+    /// Returns whether the loop has no work from the protocol.
+    #[inline]
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.ready.is_empty()
+            && self.actions.is_empty()
+            && !self.lanes.has_runnable()
+            && !self.rendezvous.has_readable()
+    }
+
+    /// Returns the next action of the loop.
+    #[inline]
+    pub(crate) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
     /// Removes a session that is gone from all lists.
     pub(super) fn forget(&mut self, slot: u32) {
         self.ready.forget(slot);

@@ -8,10 +8,10 @@
 //!    [`super::receive`]) at any time;
 //! 2. `handle_*` for received data and events: [`Core::handle_bytes`] with the bytes of a control
 //!    lane, the chunk events in [`super::rendezvous`], connection events;
-//! 3. [`Core::poll_waiting`], then [`Core::poll_grants`], then [`Core::poll_action`] until it
-//!    returns `None`, then [`Core::poll_runnable`] for the chunks of bulk lanes, then
-//!    the sessions with [`Work::Flush`] in [`Core::ready_mut`], and for each of them its segments,
-//!    as [`super::segments`] states.
+//! 3. [`Core::poll_waiting`], then [`Core::poll_grants`], then [`SharedState::poll_action`]
+//!    until it returns `None`, then [`BulkLanes::poll_runnable`] for the chunks of bulk lanes, then
+//!    the sessions with [`Work::Flush`] in [`SharedState::ready_mut`], and for each of them its
+//!    segments, as [`super::segments`] states.
 //!
 //! `now_ns` never decreases. Deadlines are not handled on their own: [`Core::next_deadline_ns`]
 //! returns the next one.
@@ -22,6 +22,8 @@ pub(crate) use super::config::Config;
 use super::context::SharedState;
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
+#[cfg(doc)]
+use super::lanes::BulkLanes;
 use super::rails::health::Transition;
 #[cfg(doc)]
 use super::ready::Work;
@@ -137,8 +139,6 @@ impl Core {
         Self { sessions, shared: SharedState::new(engine, config) }
     }
 
-    // ---- Incoming bytes ----
-
     /// Handles the complete segments at the front of `bytes`, received on the control lane of
     /// `session`; returns their length in bytes. An error means that the peer violated the
     /// protocol: fail the session.
@@ -163,23 +163,6 @@ impl Core {
             used += length;
         }
         Ok(used)
-    }
-
-    // ---- Outgoing bytes ----
-
-    /// Returns whether [`Self::poll_waiting`] and the following steps of a turn have no work.
-    #[inline]
-    pub(crate) fn is_idle(&self) -> bool {
-        self.is_at_rest() && !self.shared.lanes.may_serve_starved()
-    }
-
-    /// Returns whether the loop has no work from the protocol.
-    #[inline]
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.shared.ready.is_empty()
-            && self.shared.actions.is_empty()
-            && !self.shared.lanes.has_runnable()
-            && !self.shared.rendezvous.has_readable()
     }
 
     /// Sends a control frame on a session, if it is connected.
@@ -208,18 +191,5 @@ impl Core {
                 self.extend_others();
             }
         }
-    }
-
-    /// Removes and returns the next lane that may have a chunk for the driver
-    /// ([`Self::next_receive`], [`Self::next_send`]).
-    #[inline]
-    pub(crate) fn poll_runnable(&mut self) -> Option<Id> {
-        self.shared.lanes.poll_runnable()
-    }
-
-    /// Returns the next action of the loop.
-    #[inline]
-    pub(crate) fn poll_action(&mut self) -> Option<Action> {
-        self.shared.actions.pop_front()
     }
 }

@@ -154,16 +154,19 @@ mod tests {
             loop {
                 stage(&mut self.core, &mut self.memory);
                 let mut happened = false;
-                while let Some(session) = self.core.ready_mut().take(Work::Flush) {
+                while let Some(session) = self.core.shared_mut().ready_mut().take(Work::Flush) {
                     happened |= self.core.turn_around(session, 0, &mut self.memory);
                 }
                 if !happened {
                     break;
                 }
             }
-            assert_eq!(self.core.poll_action(), None, "no lane is asked for");
+            assert_eq!(self.core.shared_mut().poll_action(), None, "no lane is asked for");
             self.core.poll_grants(0);
-            assert!(self.core.poll_runnable().is_none(), "no chunk goes out");
+            assert!(
+                self.core.shared_mut().lanes_mut().poll_runnable().is_none(),
+                "no chunk goes out"
+            );
         }
 
         fn send(&mut self, to: usize, tag: u64, bytes: &[u8], level: CompletionLevel) -> Id {
@@ -331,10 +334,10 @@ mod tests {
             bench.core.enqueue(id, 0);
         }
         stage(&mut bench.core, &mut bench.memory);
-        while let Some(session) = bench.core.ready_mut().take(Work::Flush) {
+        while let Some(session) = bench.core.shared_mut().ready_mut().take(Work::Flush) {
             bench.core.turn_around(session, 0, &mut bench.memory);
         }
-        assert!(!bench.core.is_at_rest(), "the loop must not sleep: others wait");
+        assert!(!bench.core.shared().is_at_rest(), "the loop must not sleep: others wait");
         bench.run();
         for (number, receive) in receives.iter().enumerate() {
             assert_eq!(bench.memory.ended[receive].2, [number as u8; 1000]);

@@ -202,7 +202,7 @@ impl Bench {
         self.core.poll_grants(0);
         let mut kinds = Vec::new();
         self.flags = 0;
-        while let Some(slot) = self.core.ready_mut().take(Work::Flush) {
+        while let Some(slot) = self.core.shared_mut().ready_mut().take(Work::Flush) {
             let mut bytes = next_bytes(&mut self.core, slot);
             self.there.read(&mut bytes, |header, frames| {
                 self.flags |= header.flags.get();
@@ -241,7 +241,7 @@ impl Bench {
     }
 
     fn lanes_to_close(&mut self) -> usize {
-        let actions = std::iter::from_fn(|| self.core.poll_action());
+        let actions = std::iter::from_fn(|| self.core.shared_mut().poll_action());
         let closes =
             |it: &Action| matches!(it, Action::CloseLane { .. } | Action::AbandonLane { .. });
         actions.filter(closes).count()
@@ -344,7 +344,7 @@ fn delivery_completes_with_the_peer_ack() {
     let mut asks = bench.segment(1, &eager(0, 8, 0));
     asks[6..8].copy_from_slice(&FLAG_ACK_REQUESTED.to_le_bytes());
     bench.handle(&asks).unwrap();
-    let slot = bench.core.ready_mut().take(Work::Flush).unwrap();
+    let slot = bench.core.shared_mut().ready_mut().take(Work::Flush).unwrap();
     let answer = next_bytes(&mut bench.core, slot);
     let answer = SegmentHeader::ref_from_prefix(&answer).unwrap().0;
     assert_eq!((answer.frames.get(), answer.ack.get()), (0, 1));
@@ -460,6 +460,8 @@ fn grants_beyond_the_message_close_session() {
         assert!(
             bench
                 .core
+                .shared_mut()
+                .lanes_mut()
                 .poll_runnable()
                 .and_then(|lane| bench.core.next_send(lane, &bench.results))
                 .is_none()

@@ -29,10 +29,10 @@ impl Run {
         if held as u64 > bound {
             return Err(format!("{held} bytes of unexpected messages, {bound} are the bound"));
         }
-        let least = (core.config().sessions_max as u64 + 1) * u64::from(ENVELOPES_MIN);
-        let own = u64::from(core.config().eager_limit);
-        if core.shared().reserved().0 > core.config().unexpected_messages + least
-            || core.shared().reserved().1 > core.config().unexpected_bytes + own
+        let least = (core.shared().config().sessions_max as u64 + 1) * u64::from(ENVELOPES_MIN);
+        let own = u64::from(core.shared().config().eager_limit);
+        if core.shared().reserved().0 > core.shared().config().unexpected_messages + least
+            || core.shared().reserved().1 > core.shared().config().unexpected_bytes + own
         {
             return Err("windows for more unexpected messages than the settings allow".into());
         }
@@ -51,7 +51,7 @@ impl Run {
         core.check();
         engine.state.session_paths().check();
         self.check_failures(core)?;
-        if core.lanes().len() > core.config().bulk_lanes_max {
+        if core.shared().lanes().len() > core.shared().config().bulk_lanes_max {
             return Err("more bulk lanes than the settings allow".into());
         }
         for (_, session) in core.sessions().iter().filter(|(_, session)| session.is_connected()) {
@@ -86,7 +86,7 @@ impl Run {
     pub(super) fn check_failures(&self, core: &Core) -> Result<(), String> {
         for (_, session) in core.sessions().iter() {
             if let Some(failure) = &session.failure {
-                self.oracle.check_failure(core.engine(), session.engine, failure)?;
+                self.oracle.check_failure(core.shared().engine(), session.engine, failure)?;
             }
         }
         Ok(())
@@ -223,14 +223,14 @@ pub(crate) fn check_at_rest(engine: &Engine) -> Result<(), String> {
 /// and not known to be.
 fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), String> {
     let core = engine.state.core();
-    let fail = |what: &str| Err(format!("engine {}: {what}", core.engine()));
-    if core.operations().len() != 0 {
+    let fail = |what: &str| Err(format!("engine {}: {what}", core.shared().engine()));
+    if core.shared().operations().len() != 0 {
         return fail("operations are left");
     }
     if core.shared().unexpected().held_bytes().0 != 0 {
         return fail("unexpected messages are left");
     }
-    if !core.lanes().iter().all(|(_, lane)| lane.is_idle()) {
+    if !core.shared().lanes().iter().all(|(_, lane)| lane.is_idle()) {
         return fail("a bulk lane has chunks");
     }
     if core.shared().rendezvous().pulled_bytes() != 0 {
@@ -276,11 +276,11 @@ pub(crate) fn describe(engine: &Engine) -> String {
     let core = engine.state.core();
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "engine {}: {:?}", core.engine(), core.shared().counters());
-    for (id, operation) in core.operations().iter().take(10) {
+    let _ = writeln!(text, "engine {}: {:?}", core.shared().engine(), core.shared().counters());
+    for (id, operation) in core.shared().operations().iter().take(10) {
         let _ = writeln!(text, "  {id:?} {operation:?}");
     }
-    for (id, receive) in core.operations().waiting_receives().take(10) {
+    for (id, receive) in core.shared().operations().waiting_receives().take(10) {
         let _ = writeln!(text, "  {id:?} {receive:?}");
     }
     for message in core.shared().unexpected().messages().take(10) {
@@ -293,7 +293,7 @@ pub(crate) fn describe(engine: &Engine) -> String {
         let primary = engine.state.session_paths().of(session).and_then(|paths| paths.all().next());
         let _ = writeln!(text, "  {primary:?} at {} ns", engine.state.now_ns());
     }
-    for (id, lane) in core.lanes().iter() {
+    for (id, lane) in core.shared().lanes().iter() {
         let _ = writeln!(text, "  lane {id:?}: {lane:?}");
     }
     text

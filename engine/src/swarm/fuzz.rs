@@ -68,7 +68,7 @@ fn call(world: &mut World, script: &mut Script<'_>, posted: &mut [usize]) {
         }
         6 => {
             let state = &mut *world.engine(at).unwrap().state;
-            let live: Vec<Id> = state.core().operations().ids().take(256).collect();
+            let live: Vec<Id> = state.core().shared().operations().ids().take(256).collect();
             if !live.is_empty() {
                 let id = live[script.below(live.len())];
                 // Which kind it is the user knows; the other call finds nothing to do.
@@ -120,10 +120,17 @@ fn calls_and_events() {
             let core = world.look(host).unwrap().state.core();
             // A long message to itself that was not received does not end: there is no peer that
             // could fail.
-            let ids = core.operations().ids();
+            let ids = core.shared().operations().ids();
             let own = ids.filter(|&id| core.is_loopback(core.session_of_operation(id))).count();
-            let is_over = core.operations().len() == own && posted[host] == ended[host] + own;
-            assert!(is_over, "{}: {} of {} ended", core.engine(), ended[host], posted[host]);
+            let is_over =
+                core.shared().operations().len() == own && posted[host] == ended[host] + own;
+            assert!(
+                is_over,
+                "{}: {} of {} ended",
+                core.shared().engine(),
+                ended[host],
+                posted[host]
+            );
         }
         assert_eq!(world.net.borrow().busy_pieces(), 0, "a kernel has memory of what has ended");
         assert_eq!(world.net.borrow_mut().take_violation(), None);

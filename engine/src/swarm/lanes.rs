@@ -68,7 +68,7 @@ fn a_lane_is_opened_once_for_a_peer_that_asks_once() {
     pass(&mut world, 10 * MILLISECOND);
     let lanes_of = |world: &World| {
         let core = world.look(0).unwrap().state.core();
-        core.lanes().iter().map(|(lane, _)| lane).collect::<Vec<_>>()
+        core.shared().lanes().iter().map(|(lane, _)| lane).collect::<Vec<_>>()
     };
     let lanes = lanes_of(&world);
     assert_eq!(lanes.len(), 2);
@@ -98,7 +98,7 @@ fn lanes_of_several_paths_that_carry_nothing_do_not_keep_each_other_alive() {
     world.engine(1).unwrap().state.core_mut().push_control(0, ControlFrame::lanes_wanted());
     pass(&mut world, 10 * MILLISECOND);
     let opened = number(&world);
-    let lanes = world.look(0).unwrap().state.core().lanes();
+    let lanes = world.look(0).unwrap().state.core().shared().lanes();
     let (first, paths) = (lanes.iter().next().unwrap().0, lanes.iter().count());
     assert_eq!(paths, 2, "one for each path");
     let close = Action::CloseLane { lane: first, is_failure: false };
@@ -109,7 +109,7 @@ fn lanes_of_several_paths_that_carry_nothing_do_not_keep_each_other_alive() {
         world.engine(0).unwrap().state.core_mut().close_idle_lanes(now_ns);
     }
     assert_eq!(number(&world), opened, "none is opened again");
-    assert_eq!(world.look(0).unwrap().state.core().lanes().iter().count(), 0);
+    assert_eq!(world.look(0).unwrap().state.core().shared().lanes().iter().count(), 0);
 }
 
 /// RR-LANE-6

@@ -227,8 +227,9 @@ pub(super) fn talk(world: &mut World, pair: [usize; 2], what: &str) {
         count == 8
     });
     pass(world, 100 * MILLISECOND);
-    pair.iter()
-        .for_each(|&host| assert_eq!(world.look(host).unwrap().state.core().operations().len(), 0));
+    pair.iter().for_each(|&host| {
+        assert_eq!(world.look(host).unwrap().state.core().shared().operations().len(), 0)
+    });
 }
 
 /// Each connection is reported once and each end once, in turn.
@@ -661,7 +662,7 @@ fn a_lane_is_closed_once() {
     for host in 0..2 {
         let lane_of = |world: &World| {
             let core = world.look(host).unwrap().state.core();
-            core.lanes().iter().next().map(|(lane, _)| lane)
+            core.shared().lanes().iter().next().map(|(lane, _)| lane)
         };
         let first = lane_of(&world).unwrap();
         let close = crate::proto::core::Action::CloseLane { lane: first, is_failure: false };
@@ -693,7 +694,7 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
         assert!(send(&mut world, 0, target, 7, 400_000, CompletionLevel::Match));
         // Nothing was sent to a receiver that forgets the sender before its first frame has come.
         run(&mut world, "the receiver pulls", |world| {
-            let mut operations = world.look(1).unwrap().state.core().operations().iter();
+            let mut operations = world.look(1).unwrap().state.core().shared().operations().iter();
             operations.any(|(_, operation)| matches!(operation.state, OperationState::Pulling(_)))
         });
         pass(&mut world, random.within(MILLISECOND));
@@ -746,7 +747,7 @@ fn a_send_that_ended_with_its_peer_waits_for_no_answer() {
     assert!(sessions.any(|(_, session)| session.is_connected()));
     // Its segment is kept until the session ends.
     let core = world.look(0).unwrap().state.core();
-    assert_eq!(core.operations().len(), 0);
+    assert_eq!(core.shared().operations().len(), 0);
 }
 
 /// RR-CREDIT-4

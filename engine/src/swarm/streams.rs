@@ -141,7 +141,7 @@ fn long_messages_arrive_while_datagrams_come_and_go() {
         });
         pass(&mut world, 1000 * MILLISECOND);
         drain(&mut world, 0).iter().for_each(|done| assert!(done.result.is_ok(), "{done:?}"));
-        assert_eq!(world.look(0).unwrap().state.core().operations().len(), 0);
+        assert_eq!(world.look(0).unwrap().state.core().shared().operations().len(), 0);
         talk(&mut world, [0, 1], "going on");
     }
 }

@@ -224,7 +224,7 @@ fn messages_without_receives_fill_the_window_and_then_the_queue() {
     let mut world = steady_world(2, &config, loop_config());
     talk(&mut world, [0, 1], "before");
     let target = peer(&mut world, 0, 1);
-    let count = |world: &World| world.look(0).unwrap().state.core().operations().len();
+    let count = |world: &World| world.look(0).unwrap().state.core().shared().operations().len();
     // The window grows while they come.
     let mut sent = 0;
     while count(&world) == 0 {
@@ -327,7 +327,7 @@ fn joins(lanes: u32) -> (usize, usize) {
     connect(&mut world, 0, 1);
     pass(&mut world, LOOK_NS);
     talk(&mut world, [0, 1], "over lanes");
-    let count = |host| world.look(host).unwrap().state.core().lanes().len();
+    let count = |host| world.look(host).unwrap().state.core().shared().lanes().len();
     (count(0), count(1))
 }
 
@@ -354,7 +354,7 @@ fn a_session_beyond_the_bound_of_lanes_waits_for_one_that_goes() {
         }
         let (mut most, mut ended) = (0, 0);
         run(&mut world, "all have their turn", |world| {
-            most = most.max(world.look(0).unwrap().state.core().lanes().len());
+            most = most.max(world.look(0).unwrap().state.core().shared().lanes().len());
             ended += drain(world, 0).len();
             ended == 3
         });
@@ -368,7 +368,7 @@ fn a_lane_that_is_idle_for_long_goes() {
     let mut world = steady_world(2, &Config { bulk_idle_ns: idle_ns, ..config() }, loop_config());
     talk(&mut world, [0, 1], "over lanes");
     let start_ns = world.now_ns();
-    let count = |world: &World| world.look(0).unwrap().state.core().lanes().len();
+    let count = |world: &World| world.look(0).unwrap().state.core().shared().lanes().len();
     // The last chunk was some time before.
     pass(&mut world, idle_ns - 2 * LOOK_NS);
     assert_eq!(count(&world), 2, "after {} ns", world.now_ns() - start_ns);

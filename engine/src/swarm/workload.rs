@@ -180,7 +180,7 @@ impl Run {
         let Some(peer) = self.name_of(host, to) else { return Ok(()) };
         let posted_ns = self.world.now_ns();
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
-        let config = engine.state.core().config();
+        let config = engine.state.core().shared().config();
         let (hint, data) = (hint_of(&self.plan, index), data_of(&self.plan, index));
         let is_long = length as u64 > hint.eager_limit(config.eager_limit.into());
         let may_inject = inject && length <= config.inject_limit as usize;
@@ -328,7 +328,7 @@ impl Run {
         let mut buffer = form.buffer(capacity, &[]);
         let shape = buffer.shape_for_recv().map_err(|error| error.to_string())?;
         let memory = Memory { buffer: Some(buffer), shape };
-        let has_room = !engine.state.core().operations().is_full()
+        let has_room = !engine.state.core().shared().operations().is_full()
             && engine.state.completions().has_room(route(0, false));
         let claim = match what {
             What::Peeked(_) if has_room && index.is_multiple_of(3) => engine.state.claim(&request),
@@ -407,7 +407,7 @@ impl Run {
         let Some(peer) = self.name_of(host, to) else { return Ok(()) };
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         if engine.state.core().route(peer).is_err() {
-            let process = engine.state.core().engine();
+            let process = engine.state.core().shared().engine();
             let started = engine.start_connect(Peer(peer)).map(drop);
             return started.or_else(|error| self.oracle.check_error(process, &error));
         }
@@ -463,7 +463,7 @@ impl Run {
         // Injected messages end without a completion, or with the session of a peer that is dead.
         let is_injecting = (0..self.world.hosts()).any(|host| {
             self.world.look(host).is_some_and(|engine| {
-                let mut operations = engine.state.core().operations().iter();
+                let mut operations = engine.state.core().shared().operations().iter();
                 operations
                     .any(|(_, operation)| matches!(operation.state, OperationState::Queued { .. }))
             })
@@ -485,7 +485,8 @@ impl Run {
             let Some(core) = engine.map(|engine| engine.state.core()) else { continue };
             let session = core.shared().peers().session_of(source).and_then(|at| core.session(at));
             // One that pulls ends when the kernel lets go of its memory.
-            let is_at_rest = core.lanes().len() == 0 && self.world.net.borrow().busy_pieces() == 0;
+            let is_at_rest =
+                core.shared().lanes().len() == 0 && self.world.net.borrow().busy_pieces() == 0;
             if is_at_rest && session.is_some_and(|session| session.failure.is_some()) {
                 return Err(format!("receive {index} waits for a peer that failed: {it:?}"));
             }
@@ -525,7 +526,7 @@ impl Run {
     pub(super) fn leaves_room_to_receive(&self, host: usize) -> bool {
         self.world.look(host).is_none_or(|engine| {
             let core = engine.state.core();
-            core.operations().len() + 1 < core.config().operations_max
+            core.shared().operations().len() + 1 < core.shared().config().operations_max
         })
     }
 

@@ -63,9 +63,9 @@ impl ControlLanes {
                 Err(error) => return StreamRead::Invalid(error),
             };
             if (have > 0 || used < got)
-                && let Some(monitor) = cx.core.lane_monitor(session)
+                && let Some((known, _)) = cx.core.enter(session)
             {
-                monitor.note_bytes(used > 0 || have == 0);
+                known.control_lane.note_bytes(used > 0 || have == 0);
             }
             match have {
                 0 => control.partial.extend(&self.receive_buffer[used..got]),

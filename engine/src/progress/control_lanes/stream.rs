@@ -221,7 +221,7 @@ impl ControlLanes {
         cx: &mut LaneCx<'_>,
     ) {
         cx.completions.count_copied(bytes.len() as u64);
-        cx.core.ready_mut().take_if_latest(session, Work::Flush);
+        cx.core.shared_mut().ready_mut().take_if_latest(session, Work::Flush);
         let control = self.of(session);
         let (mut sent, mut length) = (0, 0);
         if let Some(lane) = control.lane

@@ -101,7 +101,7 @@ impl Handshakes {
         if !is_of_job(&self.keys, hello) {
             return Err(HelloStatus::WrongSecret);
         }
-        if hello.target.get() != core.engine() {
+        if hello.target.get() != core.shared().engine() {
             return Err(HelloStatus::WrongEngine);
         }
         let engine = hello.source.get();
@@ -131,7 +131,7 @@ impl Handshakes {
             HelloStatus::Busy => format!(
                 "this engine has as many sessions as it may have (sessions_max = {}): raise the \
                  setting, or remove peers that are gone",
-                cx.lanes.core.config().sessions_max
+                cx.lanes.core.shared().config().sessions_max
             ),
             other => format!("{other:?}"),
         }
@@ -248,7 +248,7 @@ impl SetupCx<'_> {
     /// Returns the session that a connection wants to join by a hello to this engine, as
     /// [`Core::enter_joined`](crate::proto::core::Core::enter_joined) does.
     fn enter_joined(&mut self, hello: &Hello) -> Result<(&mut Session, Cx<'_>), HelloStatus> {
-        if hello.target.get() != self.lanes.core.engine() {
+        if hello.target.get() != self.lanes.core.shared().engine() {
             return Err(HelloStatus::WrongEngine);
         }
         self.lanes.core.enter_joined(hello)

@@ -81,8 +81,8 @@ impl Handshakes {
         if !cx.say_hello(key, initiator.hello()) {
             return;
         }
-        if let Some(connection) = cx.lanes.core.connection(session) {
-            connection.handle_connected(*cx.lanes.now_ns, epoch);
+        if let Some((known, _)) = cx.lanes.core.enter(session) {
+            known.connection.handle_connected(*cx.lanes.now_ns, epoch);
         }
         let partial = PartialMessage::new();
         cx.await_reply(key, ConnectionRole::AwaitReply { session, ours, initiator, partial });
@@ -91,7 +91,7 @@ impl Handshakes {
     /// Creates the hello of a bulk lane of ours to `remote`; `None`: its session has ended.
     fn join(&mut self, lane: Id, remote: SocketAddr, cx: &SetupCx<'_>) -> Option<Box<Initiator>> {
         let nonce = self.random.random();
-        let bulk = cx.lanes.core.lanes().get(lane)?;
+        let bulk = cx.lanes.core.shared().lanes().get(lane)?;
         let known = cx.lanes.core.session(bulk.session())?;
         let keys = known.keys.as_ref()?;
         let ours = Limits { session: known.id, ..NOTHING };
@@ -105,8 +105,8 @@ impl Handshakes {
     fn begin_move(&mut self, key: LaneKey, session: u32, remote: SocketAddr, cx: &mut SetupCx<'_>) {
         let nonce = self.random.random();
         let is_awaited = cx.controls.moving(session) == Some(key);
-        let monitor = cx.lanes.core.lane_monitor(session).filter(|_| is_awaited);
-        let Some(at) = monitor.and_then(|monitor| monitor.attempt_at()) else {
+        let known = cx.lanes.core.session(session).filter(|_| is_awaited);
+        let Some(at) = known.and_then(|known| known.control_lane.attempt_at()) else {
             return cx.handle_connect_failed(key, "it is not needed any more");
         };
         let number = cx.lanes.core.enter(session).and_then(|(it, _)| {
@@ -123,8 +123,8 @@ impl Handshakes {
         (hello.lane, hello.path) = (number.into(), path.into());
         let initiator = Box::new(Initiator::join(keys, hello, nonce, remote));
         if cx.say_hello(key, initiator.hello()) {
-            if let Some(monitor) = cx.lanes.core.lane_monitor(session) {
-                monitor.handle_attempt_connected();
+            if let Some((known, _)) = cx.lanes.core.enter(session) {
+                known.control_lane.handle_attempt_connected();
             }
             let partial = PartialMessage::new();
             cx.await_reply(key, ConnectionRole::MoveAwaitReply { session, initiator, partial });
@@ -160,7 +160,7 @@ impl Handshakes {
             cx.lanes.core.adopt(session, engine, locators, now_ns, cx.lanes.completions);
             return None;
         }
-        let connection = cx.lanes.core.connection(session)?;
+        let connection = &mut cx.lanes.core.enter(session)?.0.connection;
         let theirs = Limits {
             session: ours.session,
             envelope_limit: reply.envelope_limit.get(),
@@ -193,7 +193,7 @@ impl Handshakes {
         cx: &mut SetupCx<'_>,
     ) {
         let core = &mut cx.lanes.core;
-        let bulk = core.lanes().get(lane);
+        let bulk = core.shared().lanes().get(lane);
         let session = bulk.and_then(|bulk| core.session(bulk.session()));
         let Some(keys) = session.and_then(|session| session.keys.as_ref()) else {
             return cx.handle_connect_failed(key, "its session is over");

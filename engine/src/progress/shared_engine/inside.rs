@@ -187,7 +187,7 @@ impl Inside {
     #[cold]
     fn remove_sent_injects(&mut self, place: &EnginePlace) {
         let engine = self.engine.as_ref().expect(PRESENT);
-        let operations = engine.state.core.operations();
+        let operations = engine.state.core.shared().operations();
         while self.waiting_injects.front().is_some_and(|id| !operations.contains(*id)) {
             self.waiting_injects.pop_front();
         }
@@ -351,7 +351,7 @@ impl Inside {
         self.names.insert(number, id);
         if self.names.len() > self.names_max {
             let engine = self.engine.as_ref().expect(PRESENT);
-            let operations = engine.state.core.operations();
+            let operations = engine.state.core.shared().operations();
             self.names.retain(|_, id| operations.contains(*id));
             self.names_max = (2 * self.names.len()).max(NAMES_MIN);
         }

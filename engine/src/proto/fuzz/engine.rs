@@ -545,7 +545,7 @@ impl FuzzedEngine {
             stage_empty(&mut self.core, &mut self.kernel);
             self.core.poll_grants(self.now_ns);
             self.carry_out();
-            while let Some(lane) = self.core.poll_runnable() {
+            while let Some(lane) = self.core.shared_mut().lanes_mut().poll_runnable() {
                 if !self.joined.contains(&lane) {
                     continue;
                 }
@@ -556,8 +556,8 @@ impl FuzzedEngine {
                     self.kernel.send(lane, chunk);
                 }
             }
-            for _ in 0..self.core.ready().len(Work::Flush) {
-                if let Some(slot) = self.core.ready_mut().take(Work::Flush) {
+            for _ in 0..self.core.shared().ready().len(Work::Flush) {
+                if let Some(slot) = self.core.shared_mut().ready_mut().take(Work::Flush) {
                     self.flush(slot);
                 }
             }
@@ -580,7 +580,7 @@ impl FuzzedEngine {
     }
 
     pub(super) fn carry_out(&mut self) {
-        while let Some(action) = self.core.poll_action() {
+        while let Some(action) = self.core.shared_mut().poll_action() {
             match action {
                 Action::Connect { session } => {
                     assert_ne!(session, self.sound_slot);

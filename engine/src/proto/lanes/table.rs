@@ -87,7 +87,7 @@ impl BulkLanes {
 
     /// Removes and returns the next lane that may have a chunk for the driver.
     #[inline]
-    pub(in crate::proto) fn poll_runnable(&mut self) -> Option<Id> {
+    pub(crate) fn poll_runnable(&mut self) -> Option<Id> {
         while let Some(lane) = self.runnable.pop_front() {
             if let Some(bulk) = self.table.get_mut(lane) {
                 bulk.take_runnable();

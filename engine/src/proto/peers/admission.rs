@@ -191,7 +191,7 @@ mod tests {
             core.withdraw(admission);
         }
         assert_eq!((core.sessions.len(), core.shared.peers.reservations.len()), (0, 0));
-        assert!(core.poll_action().is_none());
+        assert!(core.shared_mut().poll_action().is_none());
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Net {
 
     pub(super) fn move_chunks(&mut self, number: usize) {
         let now_ns = self.now_ns();
-        while let Some(lane) = self.engines[number].core.poll_runnable() {
+        while let Some(lane) = self.engines[number].core.shared_mut().lanes_mut().poll_runnable() {
             let engine = &mut self.engines[number];
             if let Some(receive) = engine.core.next_receive(lane) {
                 engine.receiving.insert(lane, receive);

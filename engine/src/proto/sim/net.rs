@@ -260,7 +260,7 @@ impl Net {
     }
 
     fn carry_out(&mut self, number: usize) {
-        while let Some(action) = self.engines[number].core.poll_action() {
+        while let Some(action) = self.engines[number].core.shared_mut().poll_action() {
             match action {
                 Action::OpenLane { session, lane } => self.open_lane(number, session, lane),
                 Action::CloseLane { lane, .. } if !self.has_refused_grants => {

@@ -151,7 +151,7 @@ impl Net {
         let Some(out) = lone.and_then(|packet| packet.write(now_ns, &mut room)) else {
             let staged = self.send(flow, 8, CompletionLevel::Inject);
             assert!(staged.is_none(), "there is credit");
-            self.engines[from].core.ready_mut().take_if_latest(slot, Work::Flush);
+            self.engines[from].core.shared_mut().ready_mut().take_if_latest(slot, Work::Flush);
             return self.flush(from, slot);
         };
         paths.end_transmit(core, (slot, PRIMARY), false, memory);
@@ -268,7 +268,9 @@ impl Net {
     /// Sends what a turn leaves to send, before and after its timers.
     pub(super) fn transmit_packets(&mut self, number: usize) {
         for fires in [true, false] {
-            while let Some(slot) = self.engines[number].core.ready_mut().take(Work::Flush) {
+            while let Some(slot) =
+                self.engines[number].core.shared_mut().ready_mut().take(Work::Flush)
+            {
                 self.flush(number, slot);
             }
             if fires {

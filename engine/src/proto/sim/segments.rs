@@ -92,7 +92,7 @@ impl Net {
             self.transmit_by_stream(number, peer, slot);
         }
         let engine = &mut self.engines[number];
-        while let Some(dirty) = engine.core.ready_mut().take(Work::Flush) {
+        while let Some(dirty) = engine.core.shared_mut().ready_mut().take(Work::Flush) {
             engine.unsent.insert(engine.peer_of(dirty), dirty);
         }
         for (peer, slot) in engine.unsent.clone() {

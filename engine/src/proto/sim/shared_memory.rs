@@ -84,8 +84,8 @@ impl Net {
     pub(super) fn move_pieces(&mut self, number: usize) {
         let Some(rings) = &mut self.rings else { return };
         let engine = &mut self.engines[number];
-        for _ in 0..engine.core.ready().len(Work::Piece) {
-            let Some(slot) = engine.core.ready_mut().take(Work::Piece) else { break };
+        for _ in 0..engine.core.shared().ready().len(Work::Piece) {
+            let Some(slot) = engine.core.shared_mut().ready_mut().take(Work::Piece) else { break };
             let peer = engine.peer_of(slot);
             let mut has_more = true;
             for _ in 0..self.random.below(3) {
@@ -101,7 +101,7 @@ impl Net {
                 engine.core.with(slot, |it, cx| it.handle_piece_written(cx, piece.length));
             }
             if has_more {
-                engine.core.ready_mut().add_last(slot, Work::Piece);
+                engine.core.shared_mut().ready_mut().add_last(slot, Work::Piece);
             }
         }
         while !rings.is_suspended

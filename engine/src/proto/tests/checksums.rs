@@ -41,17 +41,20 @@ fn corrupted_chunks_are_granted_again_up_to_a_limit() {
     assert_eq!(bench.transmit(), [frame::KIND_DONE]);
     assert!(matches!(bench.results.ended[&receive], Ended::Received(_)));
     assert_eq!(bench.core.shared.counters.corrupted_chunks, 2 * u64::from(BAD_CHUNKS_MAX - 1));
-    assert_eq!(bench.core.poll_action(), Some(Action::Established { session: bench.slot }));
-    assert_eq!(bench.core.poll_action(), None);
+    assert_eq!(
+        bench.core.shared_mut().poll_action(),
+        Some(Action::Established { session: bench.slot })
+    );
+    assert_eq!(bench.core.shared_mut().poll_action(), None);
 
     bench.receive(1000);
     bench.deliver(&rts(0, 1000)).unwrap();
     for round in 1..=BAD_CHUNKS_MAX {
-        assert_eq!(bench.core.poll_action(), None, "round {round}");
+        assert_eq!(bench.core.shared_mut().poll_action(), None, "round {round}");
         bench.transmit();
         chunk_comes(&mut bench, lane, false);
     }
-    let Some(Action::GiveUp { session, failure }) = bench.core.poll_action() else {
+    let Some(Action::GiveUp { session, failure }) = bench.core.shared_mut().poll_action() else {
         panic!("too many")
     };
     assert!(session == bench.slot && matches!(failure, PeerFailure::Corrupted(_)), "{failure}");

@@ -36,7 +36,7 @@ fn claimed_message_is_reserved_for_its_claim() {
     assert_eq!(bench.results.ended[&mine], Ended::Received(arrival), "truncated, like any other");
     assert!(bench.core.new_claimed_receive(claim, 5).is_none(), "the claim has ended");
     assert!(!bench.core.discard_claimed(claim));
-    assert_eq!(bench.core.operations().len(), 0);
+    assert_eq!(bench.core.shared().operations().len(), 0);
 }
 
 /// RR-CREDIT-4

@@ -29,7 +29,7 @@ fn lane_with_grants_of_its_peer_may_be_refused() {
     bench.deliver(&grant(send, 0, 1, 0)).unwrap();
     assert!(bench.core.next_send(lane, &bench.results).is_none(), "it is not accepted yet");
     bench.core.refuse_lane(lane, 0);
-    assert!(bench.core.lanes().get(lane).is_none());
+    assert!(bench.core.shared().lanes().get(lane).is_none());
 }
 
 /// RR-RDV-9

@@ -51,7 +51,7 @@ fn messages_are_placed_consecutively_until_the_buffer_is_used() {
         assert_eq!(bench.slices(many).len(), 4, "it is released");
         let next = bench.receive_many(1, 1);
         assert_eq!(bench.slices(next), [(0, 1)], "that message waited");
-        assert_eq!(bench.core.operations().len(), 0);
+        assert_eq!(bench.core.shared().operations().len(), 0);
     }
 }
 
@@ -113,7 +113,7 @@ fn pulled_message_keeps_its_slice_and_the_buffer() {
         let pulled = bench.results.slices[0].1;
         assert!(bench.has_ended(pulled) && bench.lengths(many) == [34]);
         assert_eq!(bench.results.ended[&many], Ended::Released { used: 64 });
-        assert_eq!(bench.core.operations().len(), 0);
+        assert_eq!(bench.core.shared().operations().len(), 0);
     }
 }
 

@@ -73,7 +73,7 @@ impl Three {
         let mut happened = true;
         while std::mem::take(&mut happened) {
             for from in 0..3 {
-                while let Some(slot) = self.cores[from].ready_mut().take(Work::Flush) {
+                while let Some(slot) = self.cores[from].shared_mut().ready_mut().take(Work::Flush) {
                     let bytes = next_bytes(&mut self.cores[from], slot);
                     let link = self.links.iter().find(|link| link.contains(&(from, slot)));
                     let ends = link.unwrap();
@@ -136,7 +136,7 @@ impl Three {
 
     /// What the first engine is to do about ended processes.
     fn actions(&mut self) -> Vec<Action> {
-        let actions = std::iter::from_fn(|| self.cores[0].poll_action());
+        let actions = std::iter::from_fn(|| self.cores[0].shared_mut().poll_action());
         actions.filter(|it| matches!(it, Action::ProcessEnded { .. })).collect()
     }
 }
@@ -232,7 +232,7 @@ fn answers_that_were_not_asked_for_have_no_effect_and_others_than_these_are_refu
         bench.deliver(status(5, known).as_frame()).unwrap();
     }
     assert!(bench.core.sessions.at(bench.slot as usize).unwrap().is_connected());
-    let no_action = std::iter::from_fn(|| bench.core.poll_action());
+    let no_action = std::iter::from_fn(|| bench.core.shared_mut().poll_action());
     assert!(no_action.into_iter().all(|it| !matches!(it, Action::ProcessEnded { .. })));
     let refused = bench.deliver(status(PEER, 3).as_frame());
     assert_eq!(refused, Err(FrameError::BadProcessStatus(3)));

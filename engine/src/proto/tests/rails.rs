@@ -20,11 +20,17 @@ fn two_paths(config: Config) -> Bench {
     bench.core.shared_mut().set_rails(vec![info(0), info(1)]);
     bench.core.with(bench.slot, |it, cx| it.announce_rails(cx));
     assert_eq!(bench.transmit(), [frame::KIND_RAIL; 2]);
-    assert_eq!(bench.core.poll_action(), Some(Action::Established { session: bench.slot }));
+    assert_eq!(
+        bench.core.shared_mut().poll_action(),
+        Some(Action::Established { session: bench.slot })
+    );
     bench.deliver(rail(0, 2).as_bytes()).unwrap();
-    assert_eq!(bench.core.poll_action(), None, "one is missing");
+    assert_eq!(bench.core.shared_mut().poll_action(), None, "one is missing");
     bench.deliver(rail(1, 2).as_bytes()).unwrap();
-    assert_eq!(bench.core.poll_action(), Some(Action::PairRails { session: bench.slot }));
+    assert_eq!(
+        bench.core.shared_mut().poll_action(),
+        Some(Action::PairRails { session: bench.slot })
+    );
     bench.core.with(bench.slot, |it, cx| it.rails.describe_first_path(&cx));
     bench
 }
@@ -42,7 +48,7 @@ impl Bench {
     }
 
     fn abandoned(&mut self) -> Vec<Id> {
-        let actions = std::iter::from_fn(|| self.core.poll_action());
+        let actions = std::iter::from_fn(|| self.core.shared_mut().poll_action());
         let lanes = actions.filter_map(|action| match action {
             Action::AbandonLane { lane, .. } => Some(lane),
             _ => None,

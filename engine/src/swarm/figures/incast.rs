@@ -30,7 +30,7 @@ impl Shares {
 fn received(world: &World, senders: usize) -> Vec<u64> {
     let core = world.look(0).unwrap().state.core();
     let of = |sender: usize| {
-        let engine = world.look(sender).unwrap().state.core().engine();
+        let engine = world.look(sender).unwrap().state.core().shared().engine();
         let mut sessions = core.sessions().iter();
         let session = sessions.find(|(_, session)| session.engine == engine);
         let paths = session.map(|(_, session)| &session.rails.paths);

@@ -271,7 +271,7 @@ fn credit_without_waiting_sends_does_not_extend_the_turn() {
     net.send(back, 8, CompletionLevel::Inject);
     net.deliver_all(1, 0);
     assert_eq!(credit(&net), before + 1);
-    assert!(net.engines[0].core.ready().len(Work::Stage) == 0);
+    assert!(net.engines[0].core.shared().ready().len(Work::Stage) == 0);
 }
 
 #[test]

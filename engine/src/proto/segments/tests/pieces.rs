@@ -133,7 +133,7 @@ fn cancelled_piece_receive_ends_the_send() {
     engine.core.cancel_closed(&mut engine.memory);
     net.steps(60);
     assert!(net.engines[0].memory.ended.contains_key(&sent));
-    assert!(net.engines[0].core.ready().len(Work::Piece) == 0);
+    assert!(net.engines[0].core.shared().ready().len(Work::Piece) == 0);
     assert!(net.engines[1].core.shared().counters().stale_frames > 0, "pieces without a receive");
 }
 
@@ -187,7 +187,7 @@ fn invalid_ring_grants_are_bounded_by_sends() {
     assert_eq!(handle_grant(core, slot, &grant(0, 50_000, 77)), Ok(()));
     assert!(is_bad(handle_grant(core, slot, &grant(0, 50_000, 77))), "granted twice");
     assert!(is_bad(handle_grant(core, slot, &grant(0, 50_000, 1))));
-    assert!(core.ready().len(Work::Piece) == 0, "for a ring that does not exist");
+    assert!(core.shared().ready().len(Work::Piece) == 0, "for a ring that does not exist");
     // For no send.
     let nothing = Grant { send_operation: u64::MAX.into(), ..grant(0, 1, 1) };
     assert_eq!(handle_grant(core, slot, &nothing), Ok(()));

@@ -88,8 +88,8 @@ impl Wire {
                 to.handle_lone_segment(0, &bytes[..*length], 0, counts).unwrap();
                 from.with(0, |it, cx| it.handle_segment_acked(cx, *token, counts));
             }
-            while from.ready_mut().take(Work::Flush).is_some()
-                || to.ready_mut().take(Work::Flush).is_some()
+            while from.shared_mut().ready_mut().take(Work::Flush).is_some()
+                || to.shared_mut().ready_mut().take(Work::Flush).is_some()
             {}
         }
     }
