@@ -136,7 +136,7 @@ impl BulkSockets {
     }
 
     fn receive_next(lane: Id, key: LaneKey, cx: &mut LaneCx<'_>) -> bool {
-        let Some(chunk) = cx.core.next_receive(lane) else { return false };
+        let Some(chunk) = cx.core.shared_mut().next_receive(lane) else { return false };
         if let Some(traffic) = cx.traffic(key) {
             traffic.receiving = Some(chunk);
         }

@@ -43,8 +43,10 @@ impl LaneCx<'_> {
         let mut left = BYTES_PER_TURN;
         let mut happened = false;
         while left > 0
-            && let Some(read) =
-                self.core.next_cma(if rare!("a read of one byte", 10) { 1 } else { left })
+            && let Some(read) = self
+                .core
+                .shared_mut()
+                .next_cma(if rare!("a read of one byte", 10) { 1 } else { left })
         {
             let path = self.paths.first_path(read.session);
             let into = self.completions.shape(read.operation);

@@ -81,21 +81,21 @@ impl Engine {
     fn end_operations(&mut self, deadline: Instant) -> bool {
         // Notifications of cancelled receives are sent as well.
         self.work();
-        if !self.state.core.has_closed() {
+        if !self.state.core.shared().has_closed() {
             return true;
         }
         // A driver that fails is detected again below.
         let _ = self.wait(Some(deadline), |engine| {
-            (!engine.state.core.is_sending_of_closed()).then_some(())
+            (!engine.state.core.shared().is_sending_of_closed()).then_some(())
         });
         let state = &mut *self.state;
-        state.core.cancel_closed(&mut state.completions);
+        state.core.cancel_closed(|_| true, &mut state.completions);
         self.work();
-        if !self.state.core.has_closed() {
+        if !self.state.core.shared().has_closed() {
             return true;
         }
         self.setup().lanes.reset_closing_lanes();
-        let ended = |engine: &mut Self| (!engine.state.core.has_closed()).then_some(());
+        let ended = |engine: &mut Self| (!engine.state.core.shared().has_closed()).then_some(());
         matches!(self.wait(Some(Instant::now() + LET_GO), ended), Ok(Some(())))
     }
 

@@ -69,7 +69,11 @@ impl Requests {
                 continue;
             };
             let ends = (completion.user_data as u16, peer.0);
-            let engine = core.name_of(peer.0.index() as u32).map(|name| name.engine);
+            let engine = core
+                .shared()
+                .peers()
+                .name_of(core.sessions(), peer.0.index() as u32)
+                .map(|name| name.engine);
             self.manager.handle_message(
                 ends,
                 &bytes[..status.length],
@@ -158,7 +162,9 @@ impl EngineState {
         request: RequestId,
     ) -> Option<(manager::ConnectionRequest, Address)> {
         let taken = self.requests.manager.take_request(endpoint, request.0)?;
-        let name = self.core.name_of(taken.ends.1.index() as u32)?;
+        let core = &self.core;
+        let remote = taken.ends.1.index() as u32;
+        let name = core.shared().peers().name_of(core.sessions(), remote)?;
         Some((taken, Address::new(name.engine, name.locators, name.endpoint)))
     }
 

@@ -8,7 +8,7 @@ impl EngineState {
     pub(crate) fn address_of(&self, peer: Peer) -> Option<Address> {
         let core = &self.core;
         core.shared().peers().get(peer.0)?;
-        let name = core.name_of(peer.0.index() as u32)?;
+        let name = core.shared().peers().name_of(core.sessions(), peer.0.index() as u32)?;
         Some(Address::new(name.engine, name.locators, name.endpoint))
     }
 

@@ -83,13 +83,13 @@ impl EngineState {
             SendRefusal::UnknownPeer => Error::UnknownPeer,
             SendRefusal::Full(limit) => Error::WouldBlock(limit),
             SendRefusal::Failed(failure) => {
-                if let Some(peer) = peer {
-                    self.core.note_reported(peer.0);
+                let known = peer.and_then(|peer| self.core.shared().peers().get(peer.0));
+                if let Some(session) = known.map(|known| known.session) {
+                    self.core.with(session, |it, _| it.note_reported());
                 }
-                let name = peer.and_then(|peer| self.core.name_of(peer.0.index() as u32));
-                match name {
-                    Some(name) => {
-                        let address = Address::new(name.engine, name.locators, name.endpoint);
+                let address = peer.and_then(|peer| self.address_of(peer));
+                match address {
+                    Some(address) => {
                         Error::Peer { address: Box::new(address), failure, status: None }
                     }
                     None => Error::UnknownPeer,

@@ -122,7 +122,7 @@ impl EngineState {
         let kind = kind_of(request);
         let envelope = Envelope::of(request.context, request.tag);
         let fast = may_be_fast.then(|| self.core.post_fast(request)).flatten();
-        let id = match fast.map_or_else(|| self.core.new_receive(request), Ok) {
+        let id = match fast.map_or_else(|| self.core.shared_mut().new_receive(request), Ok) {
             Ok(id) => id,
             Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
         };
@@ -162,7 +162,8 @@ impl EngineState {
         if !self.completions.has_room(route) {
             return Err((Error::WouldBlock(COMPLETIONS), memory));
         }
-        let id = match self.core.new_claimed_receive(claim, memory.shape.len() as u64) {
+        let id = match self.core.shared_mut().new_claimed_receive(claim, memory.shape.len() as u64)
+        {
             Some(Ok(id)) => id,
             Some(Err(refusal)) => return Err((self.error_of(None, refusal), memory)),
             None => {
@@ -180,7 +181,7 @@ impl EngineState {
 
     /// Cancels an operation that has not matched and was not sent.
     pub(crate) fn cancel(&mut self, id: Id) -> bool {
-        self.core.cancel_receive(id, &mut self.completions)
+        self.core.shared_mut().cancel_receive(id, &mut self.completions)
             || self.core.cancel_send(id, &mut self.completions)
     }
 

@@ -81,6 +81,22 @@ impl Claims {
     }
 }
 
+impl SharedState {
+    /// Creates an operation for the receive of a claimed message. Start it with
+    /// [`Core::start_claimed`] when its buffer is ready. `None`: there is no such claim.
+    pub(crate) fn new_claimed_receive(
+        &mut self,
+        claim: Id,
+        capacity: u64,
+    ) -> Option<Result<Id, SendRefusal>> {
+        let &Claim { endpoint, envelope: MatchEnvelope { context, tag, .. }, .. } =
+            self.claims.claims.get(claim)?;
+        let selector = Selector { source: None, context, tag, ignore: 0 };
+        let made = self.operations.insert_receive(endpoint, &selector, capacity);
+        Some(made.ok_or(SendRefusal::OPERATIONS))
+    }
+}
+
 impl Core {
     /// Removes the message that [`Self::peek`] finds from matching, and returns its handle.
     pub(crate) fn claim(
@@ -94,20 +110,6 @@ impl Core {
         let taken = matcher.and_then(|matcher| matcher.take_unexpected(&selector));
         debug_assert!(taken.is_some(), "what is seen can be taken");
         Ok(taken.map(|kept| (claims.insert(request.endpoint, kept), arrival)))
-    }
-
-    /// Creates an operation for the receive of a claimed message. Start it with
-    /// [`Self::start_claimed`] when its buffer is ready. `None`: there is no such claim.
-    pub(crate) fn new_claimed_receive(
-        &mut self,
-        claim: Id,
-        capacity: u64,
-    ) -> Option<Result<Id, SendRefusal>> {
-        let &Claim { endpoint, envelope: MatchEnvelope { context, tag, .. }, .. } =
-            self.shared.claims.claims.get(claim)?;
-        let selector = Selector { source: None, context, tag, ignore: 0 };
-        let made = self.shared.operations.insert_receive(endpoint, &selector, capacity);
-        Some(made.ok_or(SendRefusal::OPERATIONS))
     }
 
     /// Receives a claimed message, which ends the claim.
@@ -151,9 +153,9 @@ impl Core {
             message.is_some_and(|message| is_hit(kept.envelope.source, message))
         });
         for (id, kept) in hit.collect::<Vec<_>>() {
-            let name = self.name_of(kept.envelope.source);
+            let name = self.shared.peers.name_of(&self.sessions, kept.envelope.source);
             self.shared.claims.lose(id, failure.clone(), name);
-            self.abandon(kept.message);
+            self.drop_unexpected(kept.message, Kind::abandonment);
         }
     }
 }

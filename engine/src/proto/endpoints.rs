@@ -180,6 +180,30 @@ impl SharedState {
     pub(crate) fn closed_operations(&self) -> impl Iterator<Item = (Id, &Operation)> {
         self.operations.iter().filter(|(_, it)| !self.endpoints.is_open(it.endpoint))
     }
+
+    /// Returns whether operations of closed endpoints have not ended.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.closed_operations().next().is_some()
+    }
+
+    /// Returns whether a send of a closed endpoint is unsent or unacknowledged. A send to a receive
+    /// of this same engine may wait forever.
+    pub(crate) fn is_sending_of_closed(&self) -> bool {
+        let own = self.peers.session_of(self.engine);
+        let mut closed = self.closed_operations();
+        closed.any(|(_, it)| it.is_sending() && Some(it.session) != own)
+    }
+}
+
+impl Kind {
+    /// Returns what notifies the sender of a message that is dropped, if it waits.
+    pub(super) fn abandonment(&self) -> Option<ControlFrame> {
+        let operation = match *self {
+            Self::Eager { report, .. } => report,
+            Self::Rendezvous { send_operation, .. } => send_operation,
+        };
+        (operation != 0).then(|| ControlFrame::done(operation, STATUS_ABANDONED, 0))
+    }
 }
 
 impl Core {
@@ -200,32 +224,28 @@ impl Core {
         matcher.drain_all_unexpected(|kept| messages.push(kept.message));
         messages.extend(self.shared.claims.remove_all_of(endpoint));
         for message in messages {
-            self.abandon(message);
+            self.drop_unexpected(message, Kind::abandonment);
         }
         let is_receiving = |operation: &Operation| {
             operation.endpoint == endpoint && matches!(operation.state, OperationState::Pulling(_))
         };
-        self.cancel(is_receiving, effects);
+        self.cancel_closed(is_receiving, effects);
     }
 
-    /// Returns whether operations of closed endpoints have not ended.
-    pub(crate) fn has_closed(&self) -> bool {
-        self.shared.closed_operations().next().is_some()
-    }
-
-    /// Returns whether a send of a closed endpoint is unsent or unacknowledged. A send to a receive
-    /// of this same engine may wait forever.
-    pub(crate) fn is_sending_of_closed(&self) -> bool {
-        let mut closed = self.shared.closed_operations();
-        closed.any(|(_, it)| it.is_sending() && !self.is_loopback(it.session))
-    }
-
-    /// Cancels the remaining operations of closed endpoints, at once or as soon as the kernel has
-    /// released the memory. Their peers are notified.
+    /// Cancels those remaining operations of closed endpoints that `is_hit` selects, at once or as
+    /// soon as the kernel has released the memory. Their peers are notified.
     ///
     /// RR-RDV-5.
-    pub(crate) fn cancel_closed(&mut self, effects: &mut impl Effects) {
-        self.cancel(|_| true, effects);
+    pub(crate) fn cancel_closed(
+        &mut self,
+        is_hit: impl Fn(&Operation) -> bool,
+        effects: &mut impl Effects,
+    ) {
+        let hit = self.shared.closed_operations().filter(|(_, operation)| is_hit(operation));
+        let hit: Vec<Id> = hit.map(|(id, _)| id).collect();
+        for id in hit {
+            self.abort(id, Refusal::Endpoint, effects);
+        }
     }
 
     /// Ends the remaining operations of closed endpoints after the kernel has released all memory
@@ -243,26 +263,6 @@ impl Core {
         }
     }
 
-    /// Cancels those operations of closed endpoints that `is_hit` selects.
-    fn cancel(&mut self, is_hit: impl Fn(&Operation) -> bool, effects: &mut impl Effects) {
-        let hit = self.shared.closed_operations().filter(|(_, operation)| is_hit(operation));
-        let hit: Vec<Id> = hit.map(|(id, _)| id).collect();
-        for id in hit {
-            self.abort(id, Refusal::Endpoint, effects);
-        }
-    }
-
-    /// Drops an unexpected message and notifies a sender that still waits.
-    pub(super) fn abandon(&mut self, message: u32) {
-        self.drop_unexpected(message, |kind| {
-            let operation = match *kind {
-                Kind::Eager { report, .. } => report,
-                Kind::Rendezvous { send_operation, .. } => send_operation,
-            };
-            (operation != 0).then(|| ControlFrame::done(operation, STATUS_ABANDONED, 0))
-        });
-    }
-
     /// Drops an unexpected message, and sends its sender the frame that `answer` returns.
     pub(super) fn drop_unexpected(
         &mut self,
@@ -275,7 +275,7 @@ impl Core {
         };
         self.return_credit_of(&message);
         if let Some(answer) = answer(&message.kind) {
-            self.push_control(message.session, answer);
+            self.with(message.session, |it, mut cx| it.send_control(&mut cx, answer));
         }
         self.shared.unexpected.recycle(message);
     }

@@ -5,40 +5,42 @@
 //! which acknowledges them by that. A rendezvous message is copied once, from the send's memory to
 //! the receive's.
 
+use super::context::Cx;
 use super::core::{Core, ENVELOPES_MIN};
 use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
 use super::operation::{Operation, OperationState};
 use super::segments::Asks;
 use super::segments::SegmentId;
-use super::session::Limits;
+use super::session::{Limits, Session};
 use super::table::Id;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
+
+impl Session {
+    /// Makes the new session, which is with this engine itself, usable.
+    pub(super) fn establish_loopback(&mut self, cx: Cx<'_>) {
+        let offer = cx.shared.offer(1);
+        // Without credit for the longest eager message none could ever arrive: there is no lane to
+        // pull by, and the windows of others may have taken all credit.
+        let limits = Limits {
+            envelope_limit: offer.envelope_limit.max(ENVELOPES_MIN),
+            byte_limit: offer.byte_limit.max(cx.shared.config.eager_limit),
+            // Nothing leaves this process's memory.
+            checksum: false,
+            bulk_in_datagrams: false,
+            ..offer
+        };
+        self.connection.loop_back();
+        self.establish(cx.shared, limits, limits, None);
+        cx.shared.offers.reserve(limits);
+    }
+}
 
 impl Core {
     /// Returns whether a session is the engine's own.
     #[inline]
     pub(crate) fn is_loopback(&self, session: u32) -> bool {
         self.sessions.at(session as usize).is_some_and(|known| known.engine == self.shared.engine)
-    }
-
-    /// Makes a new session with this engine's id usable.
-    pub(super) fn establish_loopback(&mut self, slot: u32) {
-        let offer = self.shared.offer(1);
-        // Without credit for the longest eager message none could ever arrive: there is no lane to
-        // pull by, and the windows of others may have taken all credit.
-        let limits = Limits {
-            envelope_limit: offer.envelope_limit.max(ENVELOPES_MIN),
-            byte_limit: offer.byte_limit.max(self.shared.config.eager_limit),
-            // Nothing leaves this process's memory.
-            checksum: false,
-            bulk_in_datagrams: false,
-            ..offer
-        };
-        let Some((session, cx)) = self.enter(slot) else { return };
-        session.connection.loop_back();
-        session.establish(cx.shared, limits, limits, None);
-        cx.shared.offers.reserve(limits);
     }
 
     /// Passes the staged segments of the loopback session to its receiving side. Returns `true` if
@@ -89,7 +91,7 @@ impl Core {
         let send = Id::from_u64(send_operation);
         let is_serving = self.shared.operations.get(send).is_some_and(Operation::serves);
         if !is_serving {
-            let name = self.name_of(arrival.peer.index() as u32);
+            let name = self.shared.peers.name_of(&self.sessions, arrival.peer.index() as u32);
             let failure = match name {
                 Some(source) if !self.shared.endpoints.is_open(source.endpoint) => {
                     PeerFailure::Left
@@ -183,7 +185,7 @@ mod tests {
         fn receive(&mut self, endpoint: u16, tag: u64, capacity: usize) -> Id {
             let request = receive_request(Some(self.own[0]), 5, tag, capacity as u64);
             let request = ReceiveRequest { endpoint, ..request };
-            let id = self.core.new_receive(&request).unwrap();
+            let id = self.core.shared_mut().new_receive(&request).unwrap();
             self.memory.bytes.insert(id, vec![0xee; capacity]);
             self.core.start_receive(id, &mut self.memory);
             self.run();
@@ -263,7 +265,7 @@ mod tests {
         (0..2).for_each(|at| send(&mut bench, at));
         let request = receive_request(None, 5, 3, lengths.iter().sum::<usize>() as u64);
         let request = ReceiveRequest { endpoint: 1, min_free: Some(1), ..request };
-        let many = bench.core.new_receive(&request).unwrap();
+        let many = bench.core.shared_mut().new_receive(&request).unwrap();
         bench.memory.bytes.insert(many, vec![0xee; request.capacity as usize]);
         bench.core.start_receive(many, &mut bench.memory);
         bench.run();

@@ -99,28 +99,59 @@ impl Operations {
     }
 }
 
-impl Core {
-    /// Creates an operation for a receive. Start it with [`Self::start_receive`] when its buffer is
+impl SharedState {
+    /// Creates an operation for a receive. Start it with [`Core::start_receive`] when its buffer is
     /// ready.
     pub(crate) fn new_receive(&mut self, request: &ReceiveRequest) -> Result<Id, SendRefusal> {
-        let (mut selector, session) = request.selector(&self.shared.peers)?;
+        let (mut selector, session) = request.selector(&self.peers)?;
         if planted!(IgnoreSource) {
             selector.source = None;
         }
         let &ReceiveRequest { endpoint, context, tag, capacity, min_free, .. } = request;
         let inserted = match min_free {
-            None => self.shared.operations.insert_receive(endpoint, &selector, capacity),
+            None => self.operations.insert_receive(endpoint, &selector, capacity),
             Some(min_free) => {
                 let remote = selector.source.unwrap_or(NO_REMOTE);
                 let state = OperationState::Multi(Multi::new(min_free));
                 let new = Operation::new(endpoint, session, remote, state);
                 let multi = Operation { context, tag, length: capacity, ..new };
-                self.shared.operations.insert_multi(&selector, multi)
+                self.operations.insert_multi(&selector, multi)
             }
         };
         inserted.ok_or(SendRefusal::OPERATIONS)
     }
 
+    /// Cancels a receive that has not matched. Returns `false` if it has, and will complete. A
+    /// multi-receive matches no more, and ends as cancelled when its matched messages have ended.
+    pub(crate) fn cancel_receive(&mut self, id: Id, effects: &mut impl Effects) -> bool {
+        let SharedState { endpoints, operations, .. } = self;
+        if operations.get(id).is_some() {
+            let is_open = operations.takes_slices(id);
+            if is_open {
+                operations.fail_multi(endpoints, id, Ended::Cancelled, effects);
+            }
+            return is_open;
+        }
+        let is_posted = endpoints.withdraw(operations, id);
+        if is_posted {
+            operations.remove_receive(id);
+            effects.complete(id, Ended::Cancelled);
+        }
+        is_posted
+    }
+
+    /// Ends a receive or multi-receive that takes no message, or no more of them.
+    pub(super) fn end_unposted(&mut self, id: Id, ended: Ended, effects: &mut impl Effects) {
+        let SharedState { endpoints, operations, peers, .. } = self;
+        if operations.get(id).is_some() {
+            operations.fail_multi(endpoints, id, ended, effects);
+        } else {
+            operations.end_unmatched(id, peers, ended, effects);
+        }
+    }
+}
+
+impl Core {
     /// Creates and starts a receive for which no message can wait. `None`: one may, or there is an
     /// error; use the general path.
     #[inline(always)]
@@ -167,7 +198,7 @@ impl Core {
         }
         let SharedState { endpoints, operations, peers, .. } = &mut self.shared;
         let Some((matcher, needs_peers)) = endpoints.with_needs(endpoint) else {
-            return self.end_unposted(id, Ended::Cancelled, effects);
+            return self.shared.end_unposted(id, Ended::Cancelled, effects);
         };
         // A lost peer sends nothing any more; its earlier messages were checked first.
         let remote = selector.source.unwrap_or(NO_REMOTE);
@@ -176,7 +207,7 @@ impl Core {
             && let Some(failure) = source.report_failure()
         {
             let ended = Ended::Failed(failure, source.name_of(peers, remote));
-            return self.end_unposted(id, ended, effects);
+            return self.shared.end_unposted(id, ended, effects);
         }
         matcher.insert_posted(&mut operations.slots, id.index() as u32);
         if needs_peers {
@@ -241,35 +272,6 @@ impl Core {
         let found = unexpected.at(kept.message).zip(peers.id_at(kept.envelope.source));
         debug_assert!(found.is_some(), "a message that waits is kept, and its source is known");
         Ok(found.map(|(message, peer)| message.arrival(peer, &kept.envelope)))
-    }
-
-    /// Cancels a receive that has not matched. Returns `false` if it has, and will complete. A
-    /// multi-receive matches no more, and ends as cancelled when its matched messages have ended.
-    pub(crate) fn cancel_receive(&mut self, id: Id, effects: &mut impl Effects) -> bool {
-        let SharedState { endpoints, operations, .. } = &mut self.shared;
-        if operations.get(id).is_some() {
-            let is_open = operations.takes_slices(id);
-            if is_open {
-                operations.fail_multi(endpoints, id, Ended::Cancelled, effects);
-            }
-            return is_open;
-        }
-        let is_posted = endpoints.withdraw(operations, id);
-        if is_posted {
-            operations.remove_receive(id);
-            effects.complete(id, Ended::Cancelled);
-        }
-        is_posted
-    }
-
-    /// Ends a receive or multi-receive that takes no message, or no more of them.
-    pub(super) fn end_unposted(&mut self, id: Id, ended: Ended, effects: &mut impl Effects) {
-        let SharedState { endpoints, operations, peers, .. } = &mut self.shared;
-        if operations.get(id).is_some() {
-            operations.fail_multi(endpoints, id, ended, effects);
-        } else {
-            operations.end_unmatched(id, peers, ended, effects);
-        }
     }
 
     /// Calls `handle` with the session in a slot, and pulls the long message that has matched.

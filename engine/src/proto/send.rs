@@ -100,6 +100,13 @@ pub(crate) struct SendDestination {
 }
 
 impl Session {
+    /// Notes that the owner received the reason why it ended.
+    ///
+    /// RR-END-5.
+    pub(crate) fn note_reported(&mut self) {
+        self.unreported = None;
+    }
+
     /// Blocks its messages, for lack of credit or space; frames without credit may go.
     pub(super) fn block_messages(&self, cx: &mut Cx<'_>) {
         if !self.one_sided.has_ready() {
@@ -110,7 +117,7 @@ impl Session {
 
 impl Core {
     /// Returns the session of a peer that can be sent to. After reporting a refusal, call
-    /// [`Self::note_reported`].
+    /// [`Session::note_reported`].
     #[inline]
     pub(crate) fn route(&self, peer: Id) -> Result<u32, SendRefusal> {
         self.destination(peer).map(|destination| destination.session)
@@ -124,16 +131,6 @@ impl Core {
         match session.failure_to_report() {
             Some(failure) => Err(SendRefusal::Failed(failure.clone())),
             None => Ok(SendDestination { session: remote.session, endpoint: remote.endpoint }),
-        }
-    }
-
-    /// Notes that the owner received the reason why the session of a peer ended.
-    ///
-    /// RR-END-5.
-    pub(crate) fn note_reported(&mut self, peer: Id) {
-        let session = self.shared.peers.get(peer).map(|remote| remote.session as usize);
-        if let Some(session) = session.and_then(|slot| self.sessions.at_mut(slot)) {
-            session.unreported = None;
         }
     }
 

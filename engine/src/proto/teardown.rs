@@ -151,7 +151,9 @@ impl Core {
     pub(super) fn fail_operation(&mut self, id: Id, cause: &Cause, effects: &mut impl Effects) {
         if let Some(receive) = self.shared.operations.receive(id) {
             if !planted!(KeepReceivesOfDead) {
-                let name = receive.source().and_then(|source| self.name_of(source));
+                let name = receive
+                    .source()
+                    .and_then(|source| self.shared.peers.name_of(&self.sessions, source));
                 let SharedState { endpoints, operations, peers, .. } = &mut self.shared;
                 endpoints.withdraw(operations, id);
                 operations.end_unmatched(id, peers, cause.clone().ended(name), effects);
@@ -170,13 +172,13 @@ impl Core {
             // The peer may be reading.
             OperationState::Serving(serving) if serving.is_readable() => effects.revoke(),
             OperationState::Multi(_) => {
-                let ended = cause.clone().ended(self.name_of(remote));
+                let ended = cause.clone().ended(self.shared.peers.name_of(&self.sessions, remote));
                 let SharedState { endpoints, operations, .. } = &mut self.shared;
                 return operations.fail_multi(endpoints, id, ended, effects);
             }
             _ => {}
         }
-        let name = self.name_of(remote);
+        let name = self.shared.peers.name_of(&self.sessions, remote);
         self.with(slot, |it, mut cx| {
             it.forget_waiting(&mut cx, id);
             it.rendezvous.release_granted(&mut cx, id);

@@ -229,7 +229,7 @@ impl Bench {
 
     fn receive(&mut self, capacity: u64) -> Id {
         let request = receive_request(Some(self.peer), 5, 1, capacity);
-        let id = self.core.new_receive(&request).unwrap();
+        let id = self.core.shared_mut().new_receive(&request).unwrap();
         self.core.start_receive(id, &mut self.results);
         id
     }
@@ -564,13 +564,13 @@ fn ranges_of_a_failed_lane_are_granted_again_within_the_buffer() {
     let receive = bench.receive(6000);
     bench.deliver(&rts(0, 9000)).unwrap();
     assert_eq!(bench.transmit(), [frame::KIND_GRANT; 2], "4096 and the rest of 6000");
-    let chunk = bench.core.next_receive(lane).unwrap();
+    let chunk = bench.core.shared_mut().next_receive(lane).unwrap();
     assert_eq!((chunk.offset, chunk.length), (0, 4096));
     bench.core.lane_lost(lane, true, "cut", 0, &mut bench.results);
     let lane = bench.core.join_as_lane(&lane_hello(PEER, SESSION, 4), 0).unwrap();
     bench.core.make_lane_ready(lane, 0);
     assert_eq!(bench.transmit(), [frame::KIND_GRANT], "the kernel may still write the first one");
-    let still = bench.core.next_receive(lane).unwrap();
+    let still = bench.core.shared_mut().next_receive(lane).unwrap();
     assert_eq!((still.offset, still.length), (4096, 1904));
     bench.core.handle_chunk_received(Id::from_u64(0), chunk, None, 0, &mut bench.results);
     assert_eq!(bench.transmit(), [frame::KIND_GRANT]);

@@ -466,7 +466,7 @@ impl FuzzedEngine {
             return;
         }
         if self.kernel.live.len() < LIVE_MAX
-            && let Ok(id) = self.core.new_receive(&request)
+            && let Ok(id) = self.core.shared_mut().new_receive(&request)
         {
             self.kernel.started(id, Live::Receive { capacity });
             self.core.start_receive(id, &mut self.kernel);
@@ -494,7 +494,7 @@ impl FuzzedEngine {
         }
         let capacity = request.capacity;
         // Its endpoint may be closed.
-        let made = self.core.new_claimed_receive(claim, capacity);
+        let made = self.core.shared_mut().new_claimed_receive(claim, capacity);
         if let Some(Ok(id)) = made {
             self.kernel.started(id, Live::Receive { capacity });
             self.core.start_claimed(id, claim, &mut self.kernel);
@@ -510,7 +510,7 @@ impl FuzzedEngine {
         let id = script.pick(&ids);
         let is_cancelled = match self.kernel.live[&id] {
             Live::Send { .. } => self.core.cancel_send(id, &mut self.kernel),
-            Live::Receive { .. } => self.core.cancel_receive(id, &mut self.kernel),
+            Live::Receive { .. } => self.core.shared_mut().cancel_receive(id, &mut self.kernel),
         };
         let is_over = !self.kernel.live.contains_key(&id);
         assert!(is_cancelled == is_over || self.kernel.has_slices(id));
@@ -549,7 +549,7 @@ impl FuzzedEngine {
                 if !self.joined.contains(&lane) {
                     continue;
                 }
-                if let Some(chunk) = self.core.next_receive(lane) {
+                if let Some(chunk) = self.core.shared_mut().next_receive(lane) {
                     self.kernel.receive(lane, chunk);
                 }
                 if let Some(chunk) = self.core.next_send(lane, &self.kernel) {

@@ -66,7 +66,7 @@ impl FuzzedEngine {
             endpoint: SOUND_ENDPOINT,
             ..receive_request(Some(self.sound_peer), SOUND_CONTEXT, 1, 8)
         };
-        let id = self.core.new_receive(&request).expect("there is room");
+        let id = self.core.shared_mut().new_receive(&request).expect("there is room");
         self.kernel.started(id, super::kernel::Live::Receive { capacity: 8 });
         self.core.start_receive(id, &mut self.kernel);
         let header = Eager {

@@ -25,6 +25,7 @@ use super::operation::Operation;
 use super::regions::Refusal;
 use super::session::{Sequel, Session};
 use super::table::{Id, Table};
+use super::unexpected::Kind;
 use crate::wire::locators::Locators;
 
 /// Numbers that the endpoints of one engine can have.
@@ -82,6 +83,12 @@ impl PeerTable {
         Some((slot, debug_assert_some!(session, "an engine has a session in the table")?))
     }
 
+    /// Returns the name of a remote endpoint for errors.
+    pub(crate) fn name_of(&self, sessions: &Table<Session>, remote: u32) -> Option<RemoteName> {
+        let session = sessions.at(self.at(remote)?.session as usize);
+        debug_assert_some!(session, "the session of a remote stays")?.name_of(self, remote)
+    }
+
     /// Returns the epoch of the next hello of a control lane.
     pub(crate) fn next_epoch(&mut self) -> u32 {
         self.hellos = self.hellos.saturating_add(1);
@@ -136,15 +143,6 @@ impl PeerTable {
 }
 
 impl Core {
-    /// Returns the name of a remote endpoint for errors.
-    pub(crate) fn name_of(&self, remote: u32) -> Option<RemoteName> {
-        let remote = self.shared.peers.at(remote)?;
-        let session = self.sessions.at(remote.session as usize);
-        let session = debug_assert_some!(session, "the session of a remote stays")?;
-        let (engine, locators) = (session.engine, session.locators);
-        Some(RemoteName { engine, locators, endpoint: remote.endpoint })
-    }
-
     /// Returns the session with an engine, created if there is none. `None`: at the limit.
     fn session_with(&mut self, engine: u64, locators: Locators) -> Option<u32> {
         if let Some(slot) = self.shared.peers.session_of(engine) {
@@ -153,7 +151,7 @@ impl Core {
         self.evict_some();
         let (slot, _) = self.shared.peers.new_session(&mut self.sessions, engine, locators)?;
         if engine == self.shared.engine {
-            self.establish_loopback(slot);
+            self.with(slot, |it, cx| it.establish_loopback(cx));
         }
         Some(slot)
     }
@@ -202,7 +200,7 @@ impl Core {
         self.shared.operations.unname(index);
         self.lose_claims(&PeerFailure::Removed, |source, _| source == index);
         for message in self.shared.endpoints.drain_unexpected_from(index) {
-            self.abandon(message);
+            self.drop_unexpected(message, Kind::abandonment);
         }
         self.shared.peers.remove_remote(peer, &mut self.sessions);
         let session = self.sessions.at(slot as usize);

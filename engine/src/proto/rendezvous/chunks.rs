@@ -1,6 +1,6 @@
 //! Chunks on TCP lanes: granted ranges, received by the kernel in their place.
 
-use super::super::context::Cx;
+use super::super::context::{Cx, SharedState};
 use super::super::core::{Action, Core};
 use super::super::eager_limit::CopySpeed;
 use super::super::effects::Effects;
@@ -72,17 +72,24 @@ impl Session {
         cx.shared.lanes.mark_runnable(lane);
         Some(Arrived { length, checksum: self.segments.has_checksums().then_some(checksum) })
     }
+
+    /// Grants a range again on any lane.
+    fn grant_again(&mut self, mut cx: Cx<'_>, range: ChunkReceive) {
+        let ChunkReceive { operation, offset, length } = range;
+        self.rendezvous.push_missing(operation, offset, length.into());
+        cx.add_work(Work::Grant);
+    }
 }
 
 /// The receiver.
-impl Core {
+impl SharedState {
     /// Returns the range that the driver should receive next on a lane, which is receiving then.
     pub(crate) fn next_receive(&mut self, lane: Id) -> Option<ChunkReceive> {
-        let bulk = self.shared.lanes.get_mut(lane)?;
+        let bulk = self.lanes.get_mut(lane)?;
         let GrantedRange { operation, offset, length, .. } = bulk.next_receive()?;
-        let Some((pulling, _)) = self.shared.operations.pulling(bulk.session(), operation) else {
+        let Some((pulling, _)) = self.operations.pulling(bulk.session(), operation) else {
             // The receive has ended, but its bytes will arrive: the lane is not usable any more.
-            self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
             return None;
         };
         debug_assert!(
@@ -93,8 +100,11 @@ impl Core {
         bulk.begin_receive();
         Some(ChunkReceive { operation, offset, length })
     }
+}
 
-    /// Handles the result of a recv of [`Self::next_receive`]. Returns `false` if the lane is
+/// The receiver.
+impl Core {
+    /// Handles the result of a recv of [`SharedState::next_receive`]. Returns `false` if the lane is
     /// unusable; its ranges are granted again elsewhere.
     ///
     /// RR-RDV-3, RR-RDV-6, RR-SUM-4, RR-SUM-5.
@@ -130,7 +140,8 @@ impl Core {
         if pulling.failed.is_none() {
             if slot.is_none() {
                 // Another lane may write the range only after the kernel has released it.
-                self.grant_again(owner, receive);
+                let granted = self.with(owner, |it, cx| it.grant_again(cx, receive));
+                debug_assert!(granted.is_some(), "the session of a receive exists");
                 return is_good;
             }
             if let Some(sent) = checksum {
@@ -150,22 +161,12 @@ impl Core {
         if let Some(cause) = pulling.failed.take() {
             let (remote, slice_of) = (found.remote, found.slice_of);
             self.remove_operation(operation);
-            let ended = cause.ended(self.name_of(remote));
+            let ended = cause.ended(self.shared.peers.name_of(&self.sessions, remote));
             self.shared.operations.end_receive(operation, slice_of, ended, effects);
         } else {
             self.continue_pull(operation, effects);
         }
         is_good
-    }
-
-    /// Grants a range again on any lane.
-    fn grant_again(&mut self, slot: u32, range: ChunkReceive) {
-        let entered = debug_assert_some!(self.enter(slot), "the session of a receive exists");
-        if let Some((session, mut cx)) = entered {
-            let ChunkReceive { operation, offset, length } = range;
-            session.rendezvous.push_missing(operation, offset, length.into());
-            cx.add_work(Work::Grant);
-        }
     }
 
     /// Grants a corrupted chunk, which arrived completely, again on any lane. `is_hopeless`: too
@@ -175,7 +176,8 @@ impl Core {
     #[cold]
     fn regrant_corrupted(&mut self, slot: u32, receive: ChunkReceive, is_hopeless: bool) {
         self.shared.counters.corrupted_chunks += 1;
-        self.grant_again(slot, receive);
+        let granted = self.with(slot, |it, cx| it.grant_again(cx, receive));
+        debug_assert!(granted.is_some(), "the session of a receive exists");
         if is_hopeless {
             let ChunkReceive { offset, length, .. } = receive;
             let cause = format!(

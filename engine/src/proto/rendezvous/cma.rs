@@ -20,7 +20,7 @@
 //! An operation that ends before DONE revokes its memory while the peer may be reading, before its
 //! user gets it back ([`Effects::revoke`]), and data read after that is discarded.
 
-use super::super::context::Cx;
+use super::super::context::{Cx, SharedState};
 use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::operation::OperationState;
@@ -89,15 +89,17 @@ impl Rendezvous {
     }
 }
 
-impl Core {
-    /// Returns the next piece to read, at most `most` bytes; [`Self::handle_cma`] removes it.
+impl SharedState {
+    /// Returns the next piece to read, at most `most` bytes; [`Core::handle_cma`] removes it.
     ///
     /// RR-SHM-7.
     pub(crate) fn next_cma(&mut self, most: u64) -> Option<CmaRead> {
-        self.shared.rendezvous.next_read(&self.shared.operations, most)
+        self.rendezvous.next_read(&self.operations, most)
     }
+}
 
-    /// Handles the result of [`Self::next_cma`]: if the piece could not be read (`is_good` is
+impl Core {
+    /// Handles the result of [`SharedState::next_cma`]: if the piece could not be read (`is_good` is
     /// false) all of its message is granted, since its sender may have reused the memory.
     ///
     /// RR-SHM-7.

@@ -384,7 +384,13 @@ impl Core {
             OperationState::AwaitMatch if is_abandoned => {
                 let remote = operation.remote;
                 self.shared.operations.remove(id);
-                effects.complete(id, Ended::Failed(PeerFailure::Left, self.name_of(remote)));
+                effects.complete(
+                    id,
+                    Ended::Failed(
+                        PeerFailure::Left,
+                        self.shared.peers.name_of(&self.sessions, remote),
+                    ),
+                );
                 self.with(slot, |it, mut cx| it.look_at_fences(&mut cx));
             }
             _ => self.shared.counters.stale_frames += 1,
@@ -406,7 +412,7 @@ impl Core {
                 if is_readable {
                     effects.revoke();
                 }
-                cause.ended(self.name_of(remote))
+                cause.ended(self.shared.peers.name_of(&self.sessions, remote))
             }
             Served::Done(accepted) => Ended::Sent { accepted },
         };

@@ -31,7 +31,7 @@ impl Net {
         let now_ns = self.now_ns();
         while let Some(lane) = self.engines[number].core.shared_mut().lanes_mut().poll_runnable() {
             let engine = &mut self.engines[number];
-            if let Some(receive) = engine.core.next_receive(lane) {
+            if let Some(receive) = engine.core.shared_mut().next_receive(lane) {
                 engine.receiving.insert(lane, receive);
             }
             if let Some(chunk) = engine.core.next_send(lane, &engine.memory) {

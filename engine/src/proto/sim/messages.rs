@@ -158,7 +158,7 @@ impl Net {
             ..receive_request(peer, context, 0, capacity as u64)
         };
         let fast = here.core.post_fast(&request);
-        let id = fast.unwrap_or_else(|| here.core.new_receive(&request).unwrap());
+        let id = fast.unwrap_or_else(|| here.core.shared_mut().new_receive(&request).unwrap());
         here.memory.bytes.insert(id, vec![0xee; capacity]);
         if fast.is_none() {
             here.core.start_receive(id, &mut here.memory);

@@ -106,7 +106,9 @@ impl Net {
         // Both users know how the last session ended.
         let [opener, acceptor] = self.engines.get_disjoint_mut([0, 1]).unwrap();
         opener.core.connect(opener.slots.get(&1).copied().unwrap_or(0), self.events.now_ns);
-        acceptor.core.note_reported(acceptor.peers[&(0, 0)]);
+        let known = acceptor.core.shared().peers().get(acceptor.peers[&(0, 0)]);
+        let slot = known.expect("it is inserted").session;
+        acceptor.core.with(slot, |it, _| it.note_reported());
         self.connect(0, 1, id, keys_of(seed));
         for number in [0, 1] {
             let peer = 1 - number;

@@ -132,7 +132,7 @@ impl Net {
     pub(super) fn read_by_cma(&mut self, number: usize) {
         let most = 1 + self.random.below(2999);
         for _ in 0..2 {
-            let Some(read) = self.engines[number].core.next_cma(most) else { return };
+            let Some(read) = self.engines[number].core.shared_mut().next_cma(most) else { return };
             let peer = self.engines[number].peer_of(read.session);
             let id = Id::from_u64(read.source.address.get() - FIRST_ADDRESS);
             let theirs = &self.engines[peer].memory;

@@ -9,7 +9,7 @@ use crate::wire::segment::SEGMENT_SUMS_BYTES;
 
 /// Delivers the next chunk, intact or corrupted.
 pub(super) fn chunk_comes(bench: &mut Bench, lane: Id, is_intact: bool) -> bool {
-    let chunk = bench.core.next_receive(lane).unwrap();
+    let chunk = bench.core.shared_mut().next_receive(lane).unwrap();
     let sum = checksum(chunk.offset, chunk.length) ^ u32::from(!is_intact);
     let header = bench.core.shared.lanes.get(lane).unwrap().first_header(sum).unwrap();
     bench.core.handle_chunk_received(lane, chunk, Some(&header), 0, &mut bench.results)

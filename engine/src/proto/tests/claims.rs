@@ -14,7 +14,7 @@ impl Bench {
     }
 
     fn receive_claimed(&mut self, claim: Id, capacity: u64) -> Id {
-        let id = self.core.new_claimed_receive(claim, capacity).unwrap().unwrap();
+        let id = self.core.shared_mut().new_claimed_receive(claim, capacity).unwrap().unwrap();
         self.core.start_claimed(id, claim, &mut self.results);
         id
     }
@@ -34,7 +34,7 @@ fn claimed_message_is_reserved_for_its_claim() {
     assert!(matches!(bench.results.ended[&other], Ended::Received(it) if it.length == 20));
     let mine = bench.receive_claimed(claim, 5);
     assert_eq!(bench.results.ended[&mine], Ended::Received(arrival), "truncated, like any other");
-    assert!(bench.core.new_claimed_receive(claim, 5).is_none(), "the claim has ended");
+    assert!(bench.core.shared_mut().new_claimed_receive(claim, 5).is_none(), "the claim has ended");
     assert!(!bench.core.discard_claimed(claim));
     assert_eq!(bench.core.shared().operations().len(), 0);
 }
@@ -111,7 +111,7 @@ fn claims_end_with_their_endpoint_and_report_removed_peers() {
     let id = bench.receive_claimed(claims[0], 100);
     assert!(is_lost(&bench.results.ended[&id], &PeerFailure::Removed));
     bench.core.close_endpoint(0, &mut bench.results);
-    assert!(bench.core.new_claimed_receive(claims[1], 100).is_none());
+    assert!(bench.core.shared_mut().new_claimed_receive(claims[1], 100).is_none());
     let mut bench = Bench::new(Config::for_tests());
     bench.deliver(&rts(0, 5000)).unwrap();
     let (claim, _) = bench.claim().unwrap();

@@ -9,7 +9,7 @@ fn pulling(bench: &mut Bench) -> (Id, Id, ChunkReceive) {
     let receive = bench.receive(6000);
     bench.deliver(&rts(0, 6000)).unwrap();
     assert_eq!(bench.transmit(), [frame::KIND_GRANT; 2]);
-    let chunk = bench.core.next_receive(lane).unwrap();
+    let chunk = bench.core.shared_mut().next_receive(lane).unwrap();
     (lane, receive, chunk)
 }
 
@@ -23,10 +23,10 @@ fn closed_pull_ends_after_the_kernel_and_notifies_its_sender() {
     assert_eq!(bench.transmit(), [frame::KIND_DONE]);
     assert_eq!(bench.lanes_to_close(), 1, "its peer may never send the rest");
     bench.core.lane_lost(lane, false, "given up", 0, &mut bench.results);
-    assert!(bench.core.has_closed());
+    assert!(bench.core.shared().has_closed());
     bench.core.handle_chunk_received(lane, chunk, None, 0, &mut bench.results);
     assert_eq!(bench.results.ended[&receive], Ended::Cancelled);
-    assert!(!bench.core.has_closed());
+    assert!(!bench.core.shared().has_closed());
     assert!(bench.transmit().is_empty(), "missing bytes are not granted again");
 }
 
@@ -42,11 +42,11 @@ fn closed_rendezvous_send_ends_after_the_kernel_and_serves_no_more() {
     bench.core.next_send(lane, &bench.results).unwrap();
     bench.core.close_endpoint(0, &mut bench.results);
     assert!(
-        bench.results.ended.is_empty() && bench.core.is_sending_of_closed(),
+        bench.results.ended.is_empty() && bench.core.shared().is_sending_of_closed(),
         "it may still be sent"
     );
     assert_eq!(bench.lanes_to_close(), 0);
-    bench.core.cancel_closed(&mut bench.results);
+    bench.core.cancel_closed(|_| true, &mut bench.results);
     assert!(bench.results.ended.is_empty(), "the kernel may still read");
     assert_eq!(bench.lanes_to_close(), 1);
     bench.core.with_lane(lane, |it, cx| it.handle_chunk_sent(cx, lane, 0));
@@ -72,8 +72,8 @@ fn cancelled_waiting_sends_unblock_others() {
     bench.core.enqueue(other, 0);
     assert!(bench.transmit().is_empty());
     bench.core.close_endpoint(0, &mut bench.results);
-    assert!(bench.core.is_sending_of_closed());
-    bench.core.cancel_closed(&mut bench.results);
+    assert!(bench.core.shared().is_sending_of_closed());
+    bench.core.cancel_closed(|_| true, &mut bench.results);
     for send in [sent[0], sent[1], waiting] {
         assert_eq!(bench.results.ended[&send], Ended::Cancelled);
     }
@@ -92,8 +92,8 @@ fn closing_does_not_wait_for_matches() {
     bench.transmit();
     bench.acknowledge();
     bench.core.close_endpoint(0, &mut bench.results);
-    assert!(!bench.core.is_sending_of_closed() && bench.core.has_closed());
-    bench.core.cancel_closed(&mut bench.results);
+    assert!(!bench.core.shared().is_sending_of_closed() && bench.core.shared().has_closed());
+    bench.core.cancel_closed(|_| true, &mut bench.results);
     assert_eq!(bench.results.ended[&send], Ended::Cancelled);
 }
 

@@ -5,7 +5,7 @@ use super::*;
 impl Bench {
     fn receive_from(&mut self, peer: Option<Id>, capacity: u64, min_free: Option<u64>) -> Id {
         let request = ReceiveRequest { min_free, ..receive_request(peer, 5, 1, capacity) };
-        let id = self.core.new_receive(&request).unwrap();
+        let id = self.core.shared_mut().new_receive(&request).unwrap();
         self.core.start_receive(id, &mut self.results);
         id
     }
@@ -102,7 +102,7 @@ fn pulled_message_keeps_its_slice_and_the_buffer() {
         bench.deliver(&eager(0, 34, 0)).unwrap();
         assert_eq!(bench.slices(many), [(0, 30), (30, 34)]);
         assert_eq!(bench.lengths(many), [34], "the other one is in progress");
-        let may_cancel = bench.core.cancel_receive(many, &mut bench.results);
+        let may_cancel = bench.core.shared_mut().cancel_receive(many, &mut bench.results);
         assert!(!may_cancel && !bench.has_ended(many), "it is used up, and not released");
         if is_cancelled {
             bench.core.close_endpoint(0, &mut bench.results);
@@ -122,8 +122,10 @@ fn cancelled_multi_receive_ends_after_its_matched_messages() {
     let mut bench = Bench::new(Config::for_tests());
     let many = bench.receive_many(64, 10);
     bench.deliver(&rts(0, 30)).unwrap();
-    assert!(bench.core.cancel_receive(many, &mut bench.results));
-    assert!(!bench.has_ended(many) && !bench.core.cancel_receive(many, &mut bench.results));
+    assert!(bench.core.shared_mut().cancel_receive(many, &mut bench.results));
+    assert!(
+        !bench.has_ended(many) && !bench.core.shared_mut().cancel_receive(many, &mut bench.results)
+    );
     bench.deliver(&eager(0, 8, 0)).unwrap();
     assert_eq!(bench.slices(many).len(), 1, "it matches no more");
     bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.results);

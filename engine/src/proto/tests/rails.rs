@@ -130,11 +130,11 @@ fn no_grants_on_an_unvalidated_path() {
     bench.receive(4 * 4096);
     bench.deliver(&rts(0, 4 * 4096)).unwrap();
     assert_eq!(bench.transmit(), [frame::KIND_GRANT; 2]);
-    assert!(bench.core.next_receive(lanes[0]).is_some());
-    assert!(bench.core.next_receive(lanes[1]).is_none());
+    assert!(bench.core.shared_mut().next_receive(lanes[0]).is_some());
+    assert!(bench.core.shared_mut().next_receive(lanes[1]).is_none());
     bench.core.with(bench.slot, |it, mut cx| it.path_ready(&mut cx, at, 0));
     assert_eq!(bench.transmit(), [frame::KIND_GRANT; 2]);
-    assert!(bench.core.next_receive(lanes[1]).is_some());
+    assert!(bench.core.shared_mut().next_receive(lanes[1]).is_some());
 }
 
 /// RR-RAIL-5
@@ -152,13 +152,13 @@ fn grants_of_a_failed_path_move_to_another() {
     bench.receive(4 * 4096);
     bench.deliver(&rts(0, 4 * 4096)).unwrap();
     assert_eq!(bench.transmit(), [frame::KIND_GRANT; 4]);
-    let in_kernel = bench.core.next_receive(lanes[0]).unwrap();
+    let in_kernel = bench.core.shared_mut().next_receive(lanes[0]).unwrap();
     bench.core.with(slot, |it, mut cx| it.path_lost(&mut cx, 0, 0));
     assert_eq!(bench.abandoned(), [lanes[0]]);
     bench.core.lane_lost(lanes[0], true, "its path fails", 0, &mut bench.results);
     // The other path has two chunks already, which is all of its horizon.
     assert_eq!(bench.transmit(), [frame::KIND_LANE_LOST]);
-    let first = bench.core.next_receive(lanes[1]).unwrap();
+    let first = bench.core.shared_mut().next_receive(lanes[1]).unwrap();
     assert_ne!(first.offset, in_kernel.offset, "the kernel may still write there");
     // The kernel has released it.
     bench.core.handle_chunk_received(lanes[0], in_kernel, None, 0, &mut bench.results);

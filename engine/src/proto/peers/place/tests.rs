@@ -39,7 +39,10 @@ fn address_resolves_to_the_current_engine() {
         );
         assert_eq!(core.insert_peer(0, place(), 0), Some(peer));
         assert_eq!(core.insert_peer(engine, place(), 0), Some(peer));
-        assert_eq!(core.name_of(peer.index() as u32).unwrap().engine, engine);
+        assert_eq!(
+            core.shared.peers.name_of(&core.sessions, peer.index() as u32).unwrap().engine,
+            engine
+        );
         before = session;
     }
 }

@@ -82,7 +82,7 @@ fn cancelled_send_revokes_its_memory_first() {
     // Its endpoint is closed while the session continues; that memory is reused.
     let engine = &mut net.engines[0];
     engine.core.close_endpoint(0, &mut engine.memory);
-    engine.core.cancel_closed(&mut engine.memory);
+    engine.core.cancel_closed(|_| true, &mut engine.memory);
     assert_eq!(engine.memory.revocations, 1);
     assert_eq!(net.end_of(0, first), Some(&Ended::Cancelled));
     net.steps(300);

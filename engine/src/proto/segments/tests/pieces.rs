@@ -113,7 +113,7 @@ fn cancelled_piece_send_fails_its_receive() {
     assert!((1..90_000).contains(&bytes(&net)), "the transfer is in progress");
     let engine = &mut net.engines[0];
     engine.core.close_endpoint(0, &mut engine.memory);
-    engine.core.cancel_closed(&mut engine.memory);
+    engine.core.cancel_closed(|_| true, &mut engine.memory);
     assert_eq!(net.end_of(0, first), Some(&Ended::Cancelled));
     net.steps(40);
     let ended = net.end_of(1, got).expect("its sender is closed");
@@ -130,7 +130,7 @@ fn cancelled_piece_receive_ends_the_send() {
     assert!((1..90_000).contains(&bytes(&net)), "the transfer is in progress");
     let engine = &mut net.engines[1];
     engine.core.close_endpoint(0, &mut engine.memory);
-    engine.core.cancel_closed(&mut engine.memory);
+    engine.core.cancel_closed(|_| true, &mut engine.memory);
     net.steps(60);
     assert!(net.engines[0].memory.ended.contains_key(&sent));
     assert!(net.engines[0].core.shared().ready().len(Work::Piece) == 0);

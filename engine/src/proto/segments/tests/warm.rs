@@ -101,7 +101,7 @@ fn exchange(cores: &mut [Core; 2], peers: [Id; 2], wire: &mut Wire) -> Counts {
     let [left, right] = cores;
     let receive = |right: &mut Core, context: u64, counts: &mut Counts| {
         let request = receive_request(Some(peers[1]), context, 0, 2000);
-        let id = right.new_receive(&request).unwrap();
+        let id = right.shared_mut().new_receive(&request).unwrap();
         right.start_receive(id, counts);
     };
     for number in 0..10u64 {
