@@ -338,7 +338,9 @@ impl Engine {
         self.carry_out();
         let (handshakes, mut cx) = self.handshakes();
         let Some(proven) = handshakes.check_proof(key, remote, proof, &mut cx) else { return };
-        if let Some(outlived) = self.state.core.outlived_by(&proven.admission) {
+        let core = &self.state.core;
+        let outlived = core.shared().peers().outlived_by(core.sessions(), &proven.admission);
+        if let Some(outlived) = outlived {
             self.state.lose(outlived, "its process has begun another session");
             self.carry_out();
         }

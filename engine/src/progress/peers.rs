@@ -21,9 +21,9 @@ impl EngineState {
 
     /// Returns whether a session is established, or the error if it failed.
     pub(crate) fn connected(&mut self, peer: Peer) -> Result<bool, Error> {
-        match self.core.route(peer.0) {
-            Ok(session) => {
-                let known = self.core.session(session);
+        match self.core.destination(peer.0) {
+            Ok(to) => {
+                let known = self.core.session(to.session);
                 Ok(known.is_some_and(|known| known.is_connected() && !known.is_leaving))
             }
             Err(refusal) => Err(self.error_of(Some(peer), refusal)),

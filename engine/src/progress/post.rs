@@ -74,7 +74,7 @@ pub(super) fn beyond_inject_limit(length: usize, limit: usize) -> Error {
 impl EngineState {
     /// Returns whether nothing was sent to a peer since the last turn.
     fn is_first_to(&mut self, peer: Id) -> bool {
-        self.core.route(peer).map_or(true, |session| self.is_first_of_turn(session))
+        self.core.destination(peer).map_or(true, |to| self.is_first_of_turn(to.session))
     }
 
     /// Returns the error of a refusal, for the owner.
@@ -184,7 +184,7 @@ impl Engine {
             }
         }
         let now_ns = self.state.now_ns;
-        self.state.core.want_connection(to.session, now_ns);
+        self.state.core.with(to.session, |it, mut cx| it.want_connection(&mut cx, now_ns));
         false
     }
 

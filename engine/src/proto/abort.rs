@@ -46,7 +46,7 @@ impl Core {
     pub(super) fn renounce(&mut self, id: Id, refusal: Refusal) {
         let Some(operation) = self.shared.operations.get(id) else { return };
         if let Some(frame) = operation.renunciation(refusal) {
-            self.push_control(operation.session, frame);
+            self.with(operation.session, |it, mut cx| it.send_control(&mut cx, frame));
         }
     }
 

@@ -39,8 +39,9 @@ impl Session {
         }
     }
 
-    /// Connects, if it is not connected, nor about to be.
-    pub(super) fn want_connection(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
+    /// Connects, if it is not connected, nor about to be (on a user's request, or for waiting
+    /// sends).
+    pub(crate) fn want_connection(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
         if self.connection.want(now_ns) == Step::Connect {
             // All deadlines of a connection follow from a first attempt.
             cx.add_work(Work::Deadline);
@@ -82,12 +83,6 @@ impl Core {
             known.want_connection(&mut cx, now_ns);
         }
         unreported.map(|failure| *failure)
-    }
-
-    /// Connects a session if it is not (on a user's request, or for waiting sends).
-    pub(crate) fn want_connection(&mut self, session: u32, now_ns: u64) {
-        let wanted = self.with(session, |it, mut cx| it.want_connection(&mut cx, now_ns));
-        debug_assert!(wanted.is_some(), "a session that is to be connected exists");
     }
 
     /// Sends a goodbye on a session; the loop closes the lane once that is sent.

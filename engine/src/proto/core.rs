@@ -28,7 +28,7 @@ use super::rails::health::Transition;
 #[cfg(doc)]
 use super::ready::Work;
 use super::segments::{Transport, split_checked, split_segment};
-use super::session::{ControlFrame, Session};
+use super::session::Session;
 use super::table::{Id, Table};
 use super::unexpected::Message;
 use crate::wire::FrameError;
@@ -78,7 +78,7 @@ pub(crate) enum Action {
     Ended { session: u32, failure: PeerFailure },
     /// Messages wait in the context [`REQUESTS`] of endpoints.
     Requests,
-    /// A session that was left has ended, and another one is needed: [`Core::want_connection`].
+    /// A session that was left has ended, and another one is needed: [`Session::want_connection`].
     Reconnect { session: u32 },
 }
 
@@ -163,13 +163,6 @@ impl Core {
             used += length;
         }
         Ok(used)
-    }
-
-    /// Sends a control frame on a session, if it is connected.
-    pub(crate) fn push_control(&mut self, session: u32, control: ControlFrame) {
-        if let Some((session, mut cx)) = self.enter(session) {
-            session.send_control(&mut cx, control);
-        }
     }
 
     /// Returns the credit of a message that leaves the unexpected store.

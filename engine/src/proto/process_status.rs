@@ -380,7 +380,8 @@ impl Core {
         if is_asked_about {
             let processes = &mut self.shared.processes;
             for asked in processes.choose_asked((slot, session), &self.sessions, now_ns) {
-                self.push_control(asked, ControlFrame::process_query(engine));
+                let query = ControlFrame::process_query(engine);
+                self.with(asked, |it, mut cx| it.send_control(&mut cx, query));
             }
         }
         Decision::AskForAnswer

@@ -238,7 +238,8 @@ impl Core {
             Kind::Eager { report, .. } => {
                 let matched = self.shared.operations.remove_matched(id);
                 if report != 0 && !planted!(LoseMatched) {
-                    self.push_control(message.session, ControlFrame::matched(report));
+                    let matched = ControlFrame::matched(report);
+                    self.with(message.session, |it, mut cx| it.send_control(&mut cx, matched));
                 }
                 let slice_of = matched.and_then(|it| it.slice_of);
                 let ended = Ended::Received(arrival);

@@ -9,6 +9,7 @@ use super::fence::target_of;
 use super::hint::Hint;
 use super::operation::{Operation, OperationState};
 use super::operations::Operations;
+use super::peers::PeerTable;
 use super::segments::stage_in_segment;
 use super::table::Id;
 use crate::proto::context::Cx;
@@ -115,15 +116,55 @@ impl Session {
     }
 }
 
-impl Core {
-    /// Returns the session of a peer that can be sent to. After reporting a refusal, call
-    /// [`Session::note_reported`].
-    #[inline]
-    pub(crate) fn route(&self, peer: Id) -> Result<u32, SendRefusal> {
-        self.destination(peer).map(|destination| destination.session)
+impl Session {
+    /// Handles MATCHED for an eager message that reports its match.
+    pub(super) fn handle_matched(
+        &mut self,
+        cx: &mut Cx<'_>,
+        matched: &crate::wire::Matched,
+        effects: &mut impl Effects,
+    ) {
+        let id = Id::from_u64(matched.operation.get());
+        match cx.shared.operations.get(id) {
+            Some(operation)
+                if operation.session == cx.slot
+                    && matches!(operation.state, OperationState::AwaitMatch) =>
+            {
+                let accepted = operation.length;
+                cx.shared.operations.remove(id);
+                effects.complete(id, Ended::Sent { accepted });
+                self.look_at_fences(cx);
+            }
+            _ => cx.shared.counters.stale_frames += 1,
+        }
     }
+}
 
-    /// Returns the session of a peer, as [`Self::route`] does, and its endpoint there.
+impl Operation {
+    /// Returns the request of a send, and the remote endpoint.
+    pub(super) fn send_request(
+        &self,
+        level: CompletionLevel,
+        peers: &PeerTable,
+    ) -> Option<(SendRequest, u16)> {
+        let request = SendRequest {
+            endpoint: self.endpoint,
+            peer: peers.id_at(self.remote)?,
+            context: self.context,
+            tag: self.tag,
+            length: self.length,
+            level,
+            hint: self.hint,
+            data: self.data,
+            fence: self.fence,
+        };
+        Some((request, peers.at(self.remote)?.endpoint))
+    }
+}
+
+impl Core {
+    /// Returns the session of a peer that can be sent to, and its endpoint there. After reporting a
+    /// refusal, call [`Session::note_reported`].
     #[inline(always)]
     pub(crate) fn destination(&self, peer: Id) -> Result<SendDestination, SendRefusal> {
         let remote = self.shared.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;
@@ -176,7 +217,7 @@ impl Core {
     /// Creates an operation for a send that could not be sent at once. Start it with
     /// [`Self::enqueue`] when its buffer is ready.
     pub(crate) fn new_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
-        let session = self.route(request.peer)?;
+        let session = self.destination(request.peer)?.session;
         if let Some(known) = self.sessions.at(session as usize)
             && known.waiting.len() >= self.shared.config.send_queue_ops
         {
@@ -188,7 +229,7 @@ impl Core {
     /// Creates an operation for a send that its poster has admitted: the limit on waiting sends was
     /// applied there.
     pub(crate) fn new_admitted_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
-        let session = self.route(request.peer)?;
+        let session = self.destination(request.peer)?.session;
         let (remote, state) =
             (request.peer.index() as u32, OperationState::New { level: request.level });
         let operation = Operation {
@@ -221,7 +262,7 @@ impl Core {
         if session.is_connected() {
             self.shared.ready.add(slot, Work::Stage);
         } else {
-            self.want_connection(slot, now_ns);
+            self.with(slot, |it, mut cx| it.want_connection(&mut cx, now_ns));
         }
         if self.shared.operations.get(id).is_some_and(|operation| operation.fence) {
             self.with(slot, |it, cx| it.fence(&cx, id));
@@ -258,27 +299,6 @@ impl Core {
         None
     }
 
-    /// Returns the request of a send operation, and the remote endpoint.
-    pub(super) fn request_of(
-        &self,
-        operation: &Operation,
-        level: CompletionLevel,
-    ) -> Option<(SendRequest, u16)> {
-        let remote = operation.remote;
-        let request = SendRequest {
-            endpoint: operation.endpoint,
-            peer: self.shared.peers.id_at(remote)?,
-            context: operation.context,
-            tag: operation.tag,
-            length: operation.length,
-            level,
-            hint: operation.hint,
-            data: operation.data,
-            fence: operation.fence,
-        };
-        Some((request, self.shared.peers.at(remote)?.endpoint))
-    }
-
     /// Tries to stage the send that [`Self::poll_waiting`] returned.
     pub(crate) fn stage(&mut self, id: Id) -> Staged<'_> {
         let Some(operation) = self.shared.operations.get(id) else { return Staged::Blocked };
@@ -287,8 +307,9 @@ impl Core {
             OperationState::Asking(_) => None,
             OperationState::Replying { to } => Some(to),
             _ => {
-                self.with(slot, |it, _| it.one_sided.note_turn_of_messages());
-                return self.stage_message(id);
+                let Some((session, cx)) = self.enter(slot) else { return Staged::Blocked };
+                session.one_sided.note_turn_of_messages();
+                return session.stage_message(cx, id);
             }
         };
         let Some((session, cx)) = self.enter(slot) else { return Staged::Blocked };
@@ -319,28 +340,6 @@ impl Core {
         self.shared.operations.remove(id);
         effects.complete(id, Ended::Cancelled);
         true
-    }
-
-    /// Handles MATCHED for an eager message that reports its match.
-    pub(crate) fn handle_matched(
-        &mut self,
-        session: u32,
-        matched: &crate::wire::Matched,
-        effects: &mut impl Effects,
-    ) {
-        let id = Id::from_u64(matched.operation.get());
-        match self.shared.operations.get(id) {
-            Some(operation)
-                if operation.session == session
-                    && matches!(operation.state, OperationState::AwaitMatch) =>
-            {
-                let accepted = operation.length;
-                self.shared.operations.remove(id);
-                effects.complete(id, Ended::Sent { accepted });
-                self.with(session, |it, mut cx| it.look_at_fences(&mut cx));
-            }
-            _ => self.shared.counters.stale_frames += 1,
-        }
     }
 }
 

@@ -257,7 +257,7 @@ impl Session {
     }
 
     /// Sends a control frame, if the session is connected.
-    pub(super) fn send_control(&mut self, cx: &mut Cx<'_>, control: ControlFrame) {
+    pub(crate) fn send_control(&mut self, cx: &mut Cx<'_>, control: ControlFrame) {
         if self.is_connected() {
             self.push_control(control);
             cx.add_work(Work::Flush);

@@ -64,7 +64,10 @@ fn a_lane_is_opened_once_for_a_peer_that_asks_once() {
     connect(&mut world, 0, 1);
     pass(&mut world, 10 * MILLISECOND);
     let engine = world.engine(1).unwrap();
-    engine.state.core_mut().push_control(0, ControlFrame::lanes_wanted());
+    engine
+        .state
+        .core_mut()
+        .with(0, |it, mut cx| it.send_control(&mut cx, ControlFrame::lanes_wanted()));
     pass(&mut world, 10 * MILLISECOND);
     let lanes_of = |world: &World| {
         let core = world.look(0).unwrap().state.core();
@@ -95,7 +98,12 @@ fn lanes_of_several_paths_that_carry_nothing_do_not_keep_each_other_alive() {
         let sessions = world.look(0).unwrap().state.core().sessions();
         sessions.iter().map(|(_, session)| session.lanes.next_number()).max().unwrap()
     };
-    world.engine(1).unwrap().state.core_mut().push_control(0, ControlFrame::lanes_wanted());
+    world
+        .engine(1)
+        .unwrap()
+        .state
+        .core_mut()
+        .with(0, |it, mut cx| it.send_control(&mut cx, ControlFrame::lanes_wanted()));
     pass(&mut world, 10 * MILLISECOND);
     let opened = number(&world);
     let lanes = world.look(0).unwrap().state.core().shared().lanes();
@@ -152,14 +160,24 @@ fn a_peer_that_asks_while_it_has_lanes_gets_another_one_when_these_are_closed_fo
     let mut world = world(1, 2, &config);
     connect(&mut world, 0, 1);
     pass(&mut world, 10 * MILLISECOND);
-    world.engine(1).unwrap().state.core_mut().push_control(0, ControlFrame::lanes_wanted());
+    world
+        .engine(1)
+        .unwrap()
+        .state
+        .core_mut()
+        .with(0, |it, mut cx| it.send_control(&mut cx, ControlFrame::lanes_wanted()));
     pass(&mut world, 10 * MILLISECOND);
     let next_lane = |world: &World| {
         let sessions = world.look(0).unwrap().state.core().sessions();
         sessions.iter().map(|(_, session)| session.lanes.next_number()).max()
     };
     assert_eq!(next_lane(&world), Some(2));
-    world.engine(1).unwrap().state.core_mut().push_control(0, ControlFrame::lanes_wanted());
+    world
+        .engine(1)
+        .unwrap()
+        .state
+        .core_mut()
+        .with(0, |it, mut cx| it.send_control(&mut cx, ControlFrame::lanes_wanted()));
     pass(&mut world, 10 * MILLISECOND);
     assert_eq!(next_lane(&world), Some(2), "they look well here");
     let later_ns = world.now_ns() + config.retry.timeout_ns.max(config.bulk_idle_ns) + 1;

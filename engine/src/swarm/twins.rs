@@ -183,7 +183,7 @@ fn liar(envelopes: u32, bytes: u32) -> Option<PeerFailure> {
     talk(&mut world, [0, 1], "before");
     let target = peer(&mut world, 0, 1);
     let core = world.engine(0).unwrap().state.core_mut();
-    let slot = core.route(target).unwrap();
+    let slot = core.destination(target).unwrap().session;
     let session = core.session_mut(slot).unwrap();
     // All of its credit, and what it gives itself.
     let credits = *session.segments.send_credits();

@@ -406,7 +406,7 @@ impl Run {
         }
         let Some(peer) = self.name_of(host, to) else { return Ok(()) };
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
-        if engine.state.core().route(peer).is_err() {
+        if engine.state.core().destination(peer).is_err() {
             let process = engine.state.core().shared().engine();
             let started = engine.start_connect(Peer(peer)).map(drop);
             return started.or_else(|error| self.oracle.check_error(process, &error));

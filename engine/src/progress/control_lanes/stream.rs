@@ -295,7 +295,7 @@ impl ControlLanes {
         core: &mut Core,
         driver: &mut AnyDriver,
     ) -> bool {
-        core.push_control(session, goodbye);
+        core.with(session, |it, mut cx| it.send_control(&mut cx, goodbye));
         let control = self.of(session);
         let Some(lane) = control.lane else { return false };
         // The goodbye has to follow the rest of a partially sent segment. Not `send_segments`: a

@@ -196,7 +196,8 @@ impl FuzzedEngine {
         match self.core.handle_bytes(slot, &self.partial, self.now_ns, &mut self.kernel) {
             Ok(used) => drop(self.partial.drain(..used)),
             Err(error) => {
-                self.core.push_control(slot, ControlFrame::goodbye(1));
+                self.core
+                    .with(slot, |it, mut cx| it.send_control(&mut cx, ControlFrame::goodbye(1)));
                 let failure = PeerFailure::Protocol(error.to_string().into());
                 self.core.fail_session(slot, failure, &mut self.kernel);
             }
@@ -607,7 +608,7 @@ impl FuzzedEngine {
                 Action::Ended { session, .. } => assert_ne!(session, self.sound_slot),
                 Action::Reconnect { session } => {
                     assert_ne!(session, self.sound_slot);
-                    self.core.want_connection(session, self.now_ns);
+                    self.core.with(session, |it, mut cx| it.want_connection(&mut cx, self.now_ns));
                 }
             }
         }

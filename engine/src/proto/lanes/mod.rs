@@ -10,7 +10,7 @@ use super::keys::SessionKeys;
 use super::late::AtRest;
 use super::operation::Operation;
 use super::session::{ControlFrame, Session};
-use super::table::Id;
+use super::table::{Id, Table};
 use crate::proto::ready::Work;
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
 use crate::wire::{Hello, LANES_END, Refused};
@@ -225,6 +225,23 @@ impl Session {
     }
 }
 
+impl BulkLanes {
+    /// Returns a session that this side opened, whose lanes are in use and one of whose paths has
+    /// none: the attempt failed, and the peer may not know that path. A lane that has carried
+    /// nothing yet is no reason for another one, which would be one for the next.
+    fn session_short_of_lanes(&self, sessions: &Table<Session>, now_ns: u64) -> Option<u32> {
+        self.iter().find_map(|(_, bulk)| {
+            let session = sessions.at(bulk.session() as usize)?;
+            let (rails, own) = (&session.rails, &session.lanes);
+            let is_short = bulk.is_in_use(now_ns, IN_USE_NS)
+                && rails.are_many()
+                && session.connection.is_initiator()
+                && rails.path_without_lane(own, self, now_ns).is_some();
+            is_short.then_some(bulk.session())
+        })
+    }
+}
+
 impl Core {
     /// Returns the keys of the session that a connection wants to join, if it exists.
     pub(crate) fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
@@ -326,25 +343,10 @@ impl Core {
         }
     }
 
-    /// Returns a session that this side opened, whose lanes are in use and one of whose paths has
-    /// none: the attempt failed, and the peer may not know that path. A lane that has carried
-    /// nothing yet is no reason for another one, which would be one for the next.
-    fn session_short_of_lanes(&self, now_ns: u64) -> Option<u32> {
-        self.shared.lanes.iter().find_map(|(_, bulk)| {
-            let session = self.sessions.at(bulk.session() as usize)?;
-            let (rails, own) = (&session.rails, &session.lanes);
-            let is_short = bulk.is_in_use(now_ns, IN_USE_NS)
-                && rails.are_many()
-                && session.connection.is_initiator()
-                && rails.path_without_lane(own, &self.shared.lanes, now_ns).is_some();
-            is_short.then_some(bulk.session())
-        })
-    }
-
     /// Closes lanes opened by this side that were unused for a while; sessions without space for a
     /// lane retry, and so do those with lanes on some of their paths only.
     pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
-        if let Some(slot) = self.session_short_of_lanes(now_ns)
+        if let Some(slot) = self.shared.lanes.session_short_of_lanes(&self.sessions, now_ns)
             && let Some((session, mut cx)) = self.enter(slot)
         {
             session.open_missing_lanes(&mut cx, now_ns);

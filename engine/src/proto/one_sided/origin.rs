@@ -153,7 +153,7 @@ impl Core {
         request: OneSidedRequest,
         length: u64,
     ) -> Result<Id, SendRefusal> {
-        let slot = self.route(request.peer)?;
+        let slot = self.destination(request.peer)?.session;
         let waiting = self.sessions.at(slot as usize).map_or(0, |it| it.one_sided.waiting_count());
         if waiting >= self.shared.config.send_queue_ops {
             return Err(SendRefusal::WAITING_SENDS);
@@ -169,7 +169,7 @@ impl Core {
         request: OneSidedRequest,
         length: u64,
     ) -> Result<Id, SendRefusal> {
-        let slot = self.route(request.peer)?;
+        let slot = self.destination(request.peer)?.session;
         let operation = request.into_operation(slot, length);
         self.shared.operations.insert(operation).ok_or(SendRefusal::OPERATIONS)
     }

@@ -36,7 +36,7 @@ impl PathTable {
     /// RR-SHM-8.
     pub(crate) fn set_ring(&mut self, core: &mut Core, session: u32, ring: Option<u32>) {
         self.of_mut(session).has_ring = ring.is_some();
-        core.use_ring(session, ring);
+        core.with(session, |it, cx| it.use_ring(cx, ring));
     }
 
     /// Handles a segment received from a session's ring. Returns an error if the peer violates

@@ -8,6 +8,7 @@ use crate::proto::connection::Phase;
 use crate::proto::core::{Action, Core};
 use crate::proto::keys::SessionKeys;
 use crate::proto::session::{Limits, Session};
+use crate::proto::table::Table;
 use crate::wire::hello::HelloStatus;
 use crate::wire::locators::Locators;
 
@@ -46,6 +47,19 @@ impl PeerTable {
         let at = self.reservations.iter().position(|other| other == hello);
         at.map(|at| self.reservations.swap_remove(at)).is_some()
     }
+
+    /// Returns the session that has to end when the sender of an accepted hello is authenticated:
+    /// its peer has ended it, and the notification was lost.
+    ///
+    /// RR-RAIL-9.
+    pub(crate) fn outlived_by(
+        &self,
+        sessions: &Table<Session>,
+        admission: &Admission,
+    ) -> Option<u32> {
+        let (slot, session) = self.find(sessions, admission.hello.engine)?;
+        (session.is_outlived() && admission.hello.epoch > session.epoch_seen).then_some(slot)
+    }
 }
 
 impl Session {
@@ -72,7 +86,7 @@ impl Core {
     /// Decides on a hello for a control lane, authenticated by the secret, but possibly a replay:
     /// no state of others changes. With `Ok` the loop accepts, and later calls [`Self::admit_peer`]
     /// or [`Self::withdraw`]; these end what `SharedState::offer_to` offered in the reply. A
-    /// session that has lost its control lane remains until then ([`Self::outlived_by`]).
+    /// session that has lost its control lane remains until then ([`PeerTable::outlived_by`]).
     ///
     /// RR-RAIL-9.
     pub(crate) fn judge_hello(
@@ -103,15 +117,6 @@ impl Core {
             }
         }
         Ok(Admission { hello, locators: locators.into() })
-    }
-
-    /// Returns the session that has to end when the sender of an accepted hello is authenticated:
-    /// its peer has ended it, and the notification was lost.
-    ///
-    /// RR-RAIL-9.
-    pub(crate) fn outlived_by(&self, admission: &Admission) -> Option<u32> {
-        let (slot, session) = self.shared.peers.find(&self.sessions, admission.hello.engine)?;
-        (session.is_outlived() && admission.hello.epoch > session.epoch_seen).then_some(slot)
     }
 
     /// Establishes the session of an authenticated sender of a hello, unless there is another one

@@ -123,6 +123,7 @@ impl Core {
         }
         (pulling.state, pulling.arrived) = (PullState::Granting, 0);
         self.shared.rendezvous.readable.pop_front();
-        self.begin_pull(read.session, read.operation, None);
+        let CmaRead { session, operation, .. } = read;
+        self.with(session, |it, mut cx| it.begin_pull(&mut cx, operation, None));
     }
 }

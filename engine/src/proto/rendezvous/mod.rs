@@ -241,6 +241,11 @@ impl SessionRendezvous {
 }
 
 impl Session {
+    /// Pulls what is left of a message, of which no range is under way.
+    fn begin_pull(&mut self, cx: &mut Cx<'_>, id: Id, source: Option<CmaSource>) {
+        self.grant_by(cx, |it, cx| it.begin_pull(cx, id, source));
+    }
+
     /// Handles the peer's grant of a range of a message.
     ///
     /// RR-RDV-1, RR-RDV-5, RR-RDV-9.
@@ -310,15 +315,8 @@ impl Core {
         } else if is_own {
             // Its send has ended, and so has the receive.
         } else {
-            self.begin_pull(slot, id, source);
+            self.with(slot, |it, mut cx| it.begin_pull(&mut cx, id, source));
         }
-    }
-
-    /// Pulls what is left of a message, of which no range is under way.
-    fn begin_pull(&mut self, slot: u32, id: Id, source: Option<CmaSource>) {
-        self.with(slot, |it, mut cx| {
-            it.grant_by(&mut cx, |it, cx| it.begin_pull(cx, id, source));
-        });
     }
 
     /// Continues a receive of which more is in place: it is whole, or may go on by a ring.

@@ -1,7 +1,7 @@
 //! Changes of what a session can do. Each computes its table of routes again.
 
+use super::super::config::Config;
 use super::super::context::Cx;
-use super::super::core::{Config, Core};
 use super::super::session::Session;
 use super::protocol::{Capabilities, SendProtocol};
 use super::segment::SegmentPool;
@@ -81,15 +81,12 @@ impl Session {
             cx.add_work(Work::Stage);
         }
     }
-}
 
-impl Core {
     /// Selects the ring for segments, or none: then unacknowledged segments are sent again.
     ///
     /// RR-SHM-8.
-    pub(crate) fn use_ring(&mut self, slot: u32, ring: Option<u32>) {
-        let Some((session, mut cx)) = self.enter(slot) else { return };
-        let segments = &mut session.segments;
+    pub(crate) fn use_ring(&mut self, mut cx: Cx<'_>, ring: Option<u32>) {
+        let segments = &mut self.segments;
         if !segments.is_established() {
             return;
         }
@@ -99,13 +96,13 @@ impl Core {
         let (has_ring, takes_pieces) = (ring.is_some(), piece_ring.is_some());
         segments.able = Capabilities { has_ring, takes_pieces, ..before };
         segments.fit_segments(&cx.shared.pool, &cx.shared.config);
-        if before.takes_pieces != takes_pieces && session.has_waiting() {
+        if before.takes_pieces != takes_pieces && self.has_waiting() {
             // Waiting sends may have another transport now.
             cx.add_work(Work::Stage);
         }
-        session.use_ring_for_pieces(&mut cx, piece_ring);
+        self.use_ring_for_pieces(&mut cx, piece_ring);
         if before.has_ring && !has_ring && !planted!(ForgetRing) {
-            session.segments.resend_all(cx, true);
+            self.segments.resend_all(cx, true);
         }
     }
 }

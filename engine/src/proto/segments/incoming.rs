@@ -323,7 +323,9 @@ impl Core {
                 self.with(slot, |it, mut cx| it.handle_grant(&mut cx, grant)).unwrap_or(Ok(()))?;
             }
             Frame::Done(done) => self.handle_done(slot, done, effects),
-            Frame::Matched(matched) => self.handle_matched(slot, matched, effects),
+            Frame::Matched(matched) => {
+                self.with(slot, |it, mut cx| it.handle_matched(&mut cx, matched, effects));
+            }
             Frame::Refused(refused) => self.handle_refused(slot, refused, effects),
             Frame::LanesWanted => {
                 self.with(slot, |it, mut cx| it.handle_lanes_wanted(&mut cx, now_ns));

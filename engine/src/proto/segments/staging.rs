@@ -4,7 +4,6 @@
 use zerocopy::IntoBytes;
 
 use super::super::context::Cx;
-use super::super::core::Core;
 use super::super::data_bytes::DataBytes;
 use super::super::effects::CompletionLevel;
 use super::super::hint::Hint;
@@ -234,23 +233,21 @@ impl Segments {
     }
 }
 
-impl Core {
-    /// Stages a message, as [`Core::stage`] does.
-    pub(in crate::proto) fn stage_message(&mut self, id: Id) -> Staged<'_> {
-        let Some(operation) = self.shared.operations.get(id) else { return Staged::Blocked };
-        let slot = operation.session;
+impl Session {
+    /// Stages a message, as [`Core::stage`](super::super::core::Core::stage) does.
+    pub(in crate::proto) fn stage_message(&mut self, mut cx: Cx<'_>, id: Id) -> Staged<'_> {
+        let Some(operation) = cx.shared.operations.get(id) else { return Staged::Blocked };
         let OperationState::Queued { level } = operation.state else { return Staged::Blocked };
-        let Some((request, target)) = self.request_of(operation, level) else {
+        let Some((request, target)) = operation.send_request(level, &cx.shared.peers) else {
             return Staged::Blocked;
         };
-        let Some((session, mut cx)) = self.enter(slot) else { return Staged::Blocked };
-        let staged = session.segments.stage_frame(&mut cx, id, (&request, target));
+        let staged = self.segments.stage_frame(&mut cx, id, (&request, target));
         let Some(staged) = staged else {
             // Acknowledgements, credit and sent segments resume it.
-            session.block_messages(&mut cx);
+            self.block_messages(&mut cx);
             return Staged::Blocked;
         };
-        session.waiting.pop_front();
+        self.waiting.pop_front();
         let (segment, course) = staged;
         let Course { payload, has_source, .. } = course;
         let is_pulled = course.is_pulled();
@@ -264,7 +261,7 @@ impl Core {
         if completes {
             cx.shared.operations.remove(id);
         }
-        let Some(segment) = session.segments.segment_mut(segment) else { return Staged::Blocked };
+        let Some(segment) = self.segments.segment_mut(segment) else { return Staged::Blocked };
         if !is_pulled && level == CompletionLevel::Delivery {
             segment.operations.push(id);
         }

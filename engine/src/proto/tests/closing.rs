@@ -142,5 +142,5 @@ fn crossing_goodbyes_are_no_failure_for_a_reinserted_peer() {
     assert_eq!(bench.transmit(), [frame::KIND_GOODBYE]);
     bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.results);
     let peer = bench.core.insert_peer(PEER, locator(), 0).unwrap();
-    assert!(bench.core.route(peer).is_ok_and(|slot| slot == bench.slot));
+    assert!(bench.core.destination(peer).is_ok_and(|to| to.session == bench.slot));
 }

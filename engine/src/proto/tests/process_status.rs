@@ -197,7 +197,9 @@ fn a_peer_that_answers_again_is_asked_about_no_longer() {
     // What comes then is late.
     let silent = three.slot(2);
     three.cores[2].with(silent, |it, cx| it.note_process_ended(cx));
-    three.cores[2].push_control(three.links[1][1].1, status(ENGINES[1], ENDED));
+    three.cores[2].with(three.links[1][1].1, |it, mut cx| {
+        it.send_control(&mut cx, status(ENGINES[1], ENDED))
+    });
     three.deliver();
     assert_eq!(three.actions(), []);
 }
@@ -267,7 +269,8 @@ fn an_engine_that_observes_the_process_is_asked_again_soon() {
     three.probe();
     three.pass(4 * SECOND);
     let observer = three.links[1][1].1;
-    three.cores[2].push_control(observer, status(ENGINES[1], RUNNING));
+    three.cores[2]
+        .with(observer, |it, mut cx| it.send_control(&mut cx, status(ENGINES[1], RUNNING)));
     three.deliver();
     // At 8, 13, 18, ... seconds, not at 8, 18, 38, 78.
     three.pass(60 * SECOND);
@@ -287,7 +290,7 @@ fn another_session_in_the_slot_of_one_that_was_asked_has_not_been_asked() {
     assert_eq!(three.queries, 1);
     let (asked, there) = (three.links[1][0].1, three.links[1][1].1);
     three.cores[0].sessions.at_mut(asked as usize).unwrap().id += 1;
-    three.cores[2].push_control(there, status(ENGINES[1], ENDED));
+    three.cores[2].with(there, |it, mut cx| it.send_control(&mut cx, status(ENGINES[1], ENDED)));
     three.deliver();
     assert_eq!(three.actions(), []);
 }

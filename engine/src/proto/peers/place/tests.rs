@@ -80,7 +80,7 @@ fn connecting_engine_becomes_the_peer_of_its_address() {
         let handle = core.insert_peer(0, place(), 0).unwrap();
         assert_eq!(handle.index() as u32, source);
         assert!(before.is_none_or(|before| before == handle));
-        assert_eq!(core.route(handle), Ok(session));
+        assert_eq!(core.destination(handle).map(|to| to.session), Ok(session));
     }
 }
 
@@ -117,7 +117,7 @@ fn operations_that_wait_for_an_address_continue_with_its_engine() {
     let mut core = core_of(8);
     core.shared_mut().endpoints_mut().open().unwrap();
     let peer = core.insert_peer(0, place(), 0).unwrap();
-    let asks = core.route(peer).unwrap();
+    let asks = core.destination(peer).unwrap().session;
     let get = OneSidedRequest {
         endpoint: 0,
         peer,
@@ -148,7 +148,8 @@ fn operations_that_wait_for_an_address_continue_with_its_engine() {
     let send = core.new_send(&send).unwrap();
     core.enqueue(send, 0);
     core.adopt(asks, THERE, place(), 0, &mut NoEffects);
-    let [asks, there] = [asks, core.route(peer).unwrap()].map(|it| core.session(it).unwrap());
+    let [asks, there] =
+        [asks, core.destination(peer).unwrap().session].map(|it| core.session(it).unwrap());
     assert!(asks.waiting.is_empty() && asks.one_sided.has_all_staged() && asks.fences.is_empty());
     assert_eq!((&there.waiting, there.fences.len()), (&[send].into(), 1));
     assert_eq!(there.one_sided.next(None), Some(get));
