@@ -85,7 +85,7 @@ impl EngineState {
             SendRefusal::Failed(failure) => {
                 let known = peer.and_then(|peer| self.core.shared().peers().get(peer.0));
                 if let Some(session) = known.map(|known| known.session) {
-                    self.core.with(session, |it, _| it.note_reported());
+                    self.core.with(session, |it, _| it.ending.note_reported());
                 }
                 let address = peer.and_then(|peer| self.address_of(peer));
                 match address {

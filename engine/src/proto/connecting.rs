@@ -4,17 +4,18 @@ use super::connection::{Phase, Step};
 use super::context::Cx;
 use super::core::{Action, Core};
 use super::effects::Effects;
+use super::ending::Sequel;
 use super::failure::PeerFailure;
 use super::keys::SessionKeys;
 use super::ready::Work;
-use super::session::{ControlFrame, Limits, Sequel, Session};
+use super::session::{ControlFrame, Limits, Session};
 use crate::proto::segments::uncommon::Uncommon;
 use crate::wire::goodbye::REASON_CLOSED;
 
 impl Session {
     /// Clears a failure, so that the next send connects.
     pub(crate) fn reset_failure(&mut self) {
-        (self.failure, self.unreported) = (None, None);
+        self.ending.reset();
         self.connection.reset();
     }
 
@@ -27,15 +28,12 @@ impl Session {
 
     /// Sends a goodbye, or stops connecting.
     fn leave(&mut self, cx: &mut Cx<'_>) {
-        (self.sequel, self.unreported) = (Sequel::None, None);
-        if !self.is_connected() {
-            self.stop_connecting(cx);
-            // A later insertion of the peer starts afresh.
-            self.failure = None;
-        } else if !self.is_leaving {
-            self.is_leaving = true;
+        let is_connected = self.is_connected();
+        if self.ending.leave(is_connected) {
             self.segments.add_uncommon(Uncommon::LEAVING);
             self.send_control(cx, ControlFrame::goodbye(REASON_CLOSED));
+        } else if !is_connected {
+            self.stop_connecting(cx);
         }
     }
 
@@ -75,14 +73,14 @@ impl Core {
     pub(crate) fn connect(&mut self, session: u32, now_ns: u64) -> Option<PeerFailure> {
         let entered = debug_assert_some!(self.enter(session), "the session of a peer exists");
         let (known, mut cx) = entered?;
-        let unreported = known.unreported.take();
-        if known.is_leaving && known.is_connected() {
-            known.sequel = Sequel::Connect;
+        let unreported = known.ending.take_unreported();
+        if known.ending.is_leaving() && known.is_connected() {
+            known.ending.continue_by(Sequel::Connect);
         } else {
             known.reset_failure();
             known.want_connection(&mut cx, now_ns);
         }
-        unreported.map(|failure| *failure)
+        unreported
     }
 
     /// Sends a goodbye on a session; the loop closes the lane once that is sent.

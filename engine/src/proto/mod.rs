@@ -24,6 +24,7 @@ pub(crate) mod credit;
 mod data_bytes;
 pub(crate) mod eager_limit;
 pub(crate) mod effects;
+mod ending;
 mod endpoints;
 pub(crate) mod failure;
 mod fence;

@@ -162,7 +162,7 @@ impl Core {
         let SharedState { peers, endpoints, operations, .. } = &mut self.shared;
         let (selector, session) = request.selector(peers).ok()?;
         let known = self.sessions.at(session as usize);
-        let failed = known.is_some_and(|it| it.failure_to_report().is_some());
+        let failed = known.is_some_and(|it| it.ending.to_report().is_some());
         let (matcher, needs_peers) = endpoints.with_needs(request.endpoint)?;
         let may_not_wait = failed || needs_peers || matcher.unexpected_len() > 0;
         if may_not_wait || planted!(IgnoreSource) || !shortcut!("a receive that waits at once") {
@@ -204,7 +204,7 @@ impl Core {
         let remote = selector.source.unwrap_or(NO_REMOTE);
         let source = peers.at(remote).and_then(|it| self.sessions.at_mut(it.session as usize));
         if let Some(source) = source
-            && let Some(failure) = source.report_failure()
+            && let Some(failure) = source.ending.report()
         {
             let ended = Ended::Failed(failure, source.name_of(peers, remote));
             return self.shared.end_unposted(id, ended, effects);
@@ -267,7 +267,7 @@ impl Core {
         let matcher = endpoints.get_mut(request.endpoint);
         let Some(kept) = matcher.and_then(|matcher| matcher.peek_unexpected(&selector)) else {
             let session = self.sessions.at(session as usize);
-            let failure = session.and_then(|it| it.failure_to_report().cloned());
+            let failure = session.and_then(|it| it.ending.to_report().cloned());
             return failure.map_or(Ok(None), |failure| Err(SendRefusal::Failed(failure)));
         };
         let found = unexpected.at(kept.message).zip(peers.id_at(kept.envelope.source));

@@ -101,13 +101,6 @@ pub(crate) struct SendDestination {
 }
 
 impl Session {
-    /// Notes that the owner received the reason why it ended.
-    ///
-    /// RR-END-5.
-    pub(crate) fn note_reported(&mut self) {
-        self.unreported = None;
-    }
-
     /// Blocks its messages, for lack of credit or space; frames without credit may go.
     pub(super) fn block_messages(&self, cx: &mut Cx<'_>) {
         if !self.one_sided.has_ready() {
@@ -164,12 +157,12 @@ impl Operation {
 
 impl Core {
     /// Returns the session of a peer that can be sent to, and its endpoint there. After reporting a
-    /// refusal, call [`Session::note_reported`].
+    /// refusal, call [`Ending::note_reported`].
     #[inline(always)]
     pub(crate) fn destination(&self, peer: Id) -> Result<SendDestination, SendRefusal> {
         let remote = self.shared.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;
         let session = self.sessions.at(remote.session as usize).ok_or(SendRefusal::UnknownPeer)?;
-        match session.failure_to_report() {
+        match session.ending.to_report() {
             Some(failure) => Err(SendRefusal::Failed(failure.clone())),
             None => Ok(SendDestination { session: remote.session, endpoint: remote.endpoint }),
         }
@@ -279,7 +272,7 @@ impl Core {
         while let Some(slot) = self.shared.ready.latest(Work::Stage) {
             if let Some((session, mut cx)) = self.enter(slot)
                 && session.is_connected()
-                && !session.is_leaving
+                && !session.ending.is_leaving()
                 && let Some(id) = session.one_sided.next(session.waiting.front().copied())
             {
                 let is_message = session.waiting.front() == Some(&id);

@@ -7,7 +7,7 @@ use super::connection::{Connection, Retry};
 use super::context::{Cx, SharedState};
 pub(crate) use super::control_frame::{ControlFrame, ShortReply};
 use super::effects::RemoteName;
-use super::failure::PeerFailure;
+use super::ending::Ending;
 use super::keys::SessionKeys;
 use super::lanes::SessionLanes;
 use super::late::LateQueue;
@@ -17,7 +17,6 @@ use super::ready::Work;
 use super::segments::Segments;
 use super::segments::uncommon::Uncommon;
 use super::table::Id;
-pub(crate) use super::teardown::Sequel;
 use crate::wire::hello;
 use crate::wire::locators::Locators;
 
@@ -89,10 +88,8 @@ pub(crate) struct Session {
     pub(super) place: Option<Box<std::net::SocketAddr>>,
     /// State of the control lane's connection.
     pub(crate) connection: Connection,
-    /// Why it failed, while it has.
-    pub(crate) failure: Option<PeerFailure>,
-    /// A failure not yet reported to the owner, though completed sends may be lost.
-    pub(super) unreported: Option<Box<PeerFailure>>,
+    /// Whether it is left, and why it has failed.
+    pub(crate) ending: Ending,
     /// Number of starts and ends of its connections.
     pub(crate) epoch: u32,
     /// Id of the session, agreed on in the hello exchange.
@@ -127,10 +124,6 @@ pub(crate) struct Session {
     pub(crate) lanes: SessionLanes,
     /// Monitor of its control lane.
     pub(crate) control_lane: super::control_lane::LaneMonitor,
-    /// The goodbye is staged; until the session ends.
-    pub(crate) is_leaving: bool,
-    /// What follows its end, if it is left.
-    pub(super) sequel: Sequel,
     /// Its segments in both directions, with their credit.
     pub(crate) segments: Segments,
     /// The rails between the two engines.
@@ -144,8 +137,7 @@ impl Session {
             locators,
             place: None,
             connection: Connection::new(retry),
-            failure: None,
-            unreported: None,
+            ending: Ending::new(),
             epoch: 0,
             id: 0,
             keys: None,
@@ -161,8 +153,6 @@ impl Session {
             rendezvous: super::rendezvous::SessionRendezvous::default(),
             lanes: SessionLanes::default(),
             control_lane: super::control_lane::LaneMonitor::default(),
-            is_leaving: false,
-            sequel: Sequel::None,
             segments: Segments::closed(),
             rails: super::rails::Rails::default(),
         }
@@ -211,26 +201,12 @@ impl Session {
         self.peer_answers = theirs.answers;
         self.answers_process_queries = theirs.process_status;
         self.bulk_in_datagrams = ours.bulk_in_datagrams || theirs.bulk_in_datagrams;
-        self.failure = None;
+        self.ending.restart();
         self.epoch = self.epoch.wrapping_add(1);
         self.id = ours.session;
         self.lanes.restart();
         self.rails = super::rails::Rails::new(self.connection.is_initiator());
-        (self.is_leaving, self.control_lane) = (false, super::control_lane::LaneMonitor::new());
-        self.sequel = Sequel::None;
-    }
-
-    /// Returns why it cannot be used, or an interruption not yet reported to the owner.
-    #[inline]
-    pub(super) fn failure_to_report(&self) -> Option<&PeerFailure> {
-        self.failure.as_ref().or(self.unreported.as_deref())
-    }
-
-    /// Returns the same, which is reported with that.
-    pub(super) fn report_failure(&mut self) -> Option<PeerFailure> {
-        let failure = self.failure_to_report().cloned();
-        self.unreported = None;
-        failure
+        self.control_lane = super::control_lane::LaneMonitor::new();
     }
 
     /// Returns the name of one of its remote endpoints for errors.

@@ -4,6 +4,7 @@ use super::context::{Cx, SharedState};
 use super::core::{Action, Core};
 use super::credit::ReceiveCredit;
 use super::effects::Effects;
+use super::ending::Sequel;
 use super::failure::PeerFailure;
 use super::operation::{Cause, Operation, OperationState};
 use super::peers::Remote;
@@ -11,17 +12,6 @@ use super::session::Session;
 use super::table::Id;
 use super::unexpected::Kind;
 use crate::proto::ready::Work;
-
-/// What follows the end of a session that is being left.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sequel {
-    /// Nothing: sends fail until the peer is connected again.
-    None,
-    /// The peer was inserted again: operations posted since are for the next session.
-    Return,
-    /// The same, and the user waits for that one.
-    Connect,
-}
 
 impl SharedState {
     /// Returns the only source that a waiting receive accepts messages of.
@@ -53,21 +43,18 @@ impl Core {
     ) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let may_lose_completed = session.segments.may_lose_completed();
-        if session.failure.is_some() {
+        if session.ending.failure().is_some() {
             return;
         }
         let (engine, was_connected) = (session.engine, session.is_connected());
-        let is_gap = was_connected && !session.is_leaving && may_lose_completed;
-        let sequel = std::mem::replace(&mut session.sequel, Sequel::None);
+        let is_gap = was_connected && !session.ending.is_leaving() && may_lose_completed;
         // The user has removed all of the peer: later events, such as a goodbye that crossed the
         // one of this side, are no failure for a user that inserts it again.
-        let is_removed = session.is_leaving && session.remotes.is_empty();
+        let is_removed = session.ending.is_leaving() && session.remotes.is_empty();
         let failure = if is_removed { PeerFailure::Removed } else { failure };
-        // The next session with the peer is not being left.
-        session.is_leaving = false;
+        let sequel = session.ending.end(failure.clone());
         session.connection.fail();
         session.keys = None;
-        session.failure = Some(failure.clone());
         tracing::debug!(me = self.shared.engine, peer = session.engine, "session ended: {failure}");
         session.segments.clear_control();
         if sequel == Sequel::None {
@@ -117,7 +104,7 @@ impl Core {
         self.fail_operations(is_hit, is_waiting_hit, &failure, effects);
         self.with(slot, |it, mut cx| {
             if is_gap && !is_reported {
-                it.unreported.get_or_insert(Box::new(failure));
+                it.ending.keep_unreported(failure);
             }
             it.follow_up(&mut cx, sequel);
         });

@@ -85,7 +85,7 @@ impl Run {
     /// Checks that every session that failed had a reason to, whether or not it was in use then.
     pub(super) fn check_failures(&self, core: &Core) -> Result<(), String> {
         for (_, session) in core.sessions().iter() {
-            if let Some(failure) = &session.failure {
+            if let Some(failure) = session.ending.failure() {
                 self.oracle.check_failure(core.shared().engine(), session.engine, failure)?;
             }
         }

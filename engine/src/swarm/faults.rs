@@ -155,7 +155,7 @@ impl Run {
     /// Why the session of a host's process with another process failed.
     fn failure_of(&self, host: usize, other: Process) -> Option<&PeerFailure> {
         let core = self.world.look(host)?.state.core();
-        core.sessions().at(core.shared().peers().session_of(other)? as usize)?.failure.as_ref()
+        core.sessions().at(core.shared().peers().session_of(other)? as usize)?.ending.failure()
     }
 
     /// Ends a process that sent a goodbye. Where the goodbye was answered, all before it has come.

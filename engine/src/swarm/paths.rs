@@ -310,8 +310,11 @@ fn goodbyes_by_datagrams_are_answered() {
         });
         for (host, expected) in [(0, PeerFailure::Removed), (1, PeerFailure::Left)] {
             let core = world.look(host).unwrap().state.core();
-            let failures: Vec<_> =
-                core.sessions().iter().map(|(_, session)| session.failure.clone()).collect();
+            let failures: Vec<_> = core
+                .sessions()
+                .iter()
+                .map(|(_, session)| session.ending.failure().cloned())
+                .collect();
             assert_eq!(failures, [Some(expected)], "seed {seed}, host {host}");
         }
     }

@@ -487,7 +487,7 @@ impl Run {
             // One that pulls ends when the kernel lets go of its memory.
             let is_at_rest =
                 core.shared().lanes().len() == 0 && self.world.net.borrow().busy_pieces() == 0;
-            if is_at_rest && session.is_some_and(|session| session.failure.is_some()) {
+            if is_at_rest && session.is_some_and(|session| session.ending.failure().is_some()) {
                 return Err(format!("receive {index} waits for a peer that failed: {it:?}"));
             }
         }

@@ -239,13 +239,13 @@ impl Session {
         let has_left = self.has_left() || (is_by_kernel && is_taken && self.has_staged_goodbye());
         let is_goodbye_under_way = self.is_goodbye_under_way() && (is_taken || !is_by_kernel);
         let is_connected = self.is_connected();
-        let Self { control_lane, connection, rails, locators, is_leaving, .. } = self;
+        let Self { control_lane, connection, rails, locators, ending, .. } = self;
         let facts = Facts {
             now_ns,
             peer_timeout,
             is_connected,
             is_initiator: connection.is_initiator(),
-            is_leaving: *is_leaving,
+            is_leaving: ending.is_leaving(),
             is_goodbye_under_way,
             has_left,
             holds_long,

@@ -17,7 +17,11 @@ impl FuzzedEngine {
         assert!(core.sessions.len() <= config.sessions_max);
         assert!(core.shared.lanes.len() <= config.bulk_lanes_max);
         let sound = core.sessions.at(self.sound_slot as usize).unwrap();
-        assert!(sound.is_connected() && sound.failure.is_none(), "{:?}", sound.failure);
+        assert!(
+            sound.is_connected() && sound.ending.failure().is_none(),
+            "{:?}",
+            sound.ending.failure()
+        );
         // A payload takes less than twice its length, or 64 bytes.
         let held_max = 2 * config.unexpected_bytes + 64 * config.unexpected_messages;
         assert!(core.shared.unexpected.held_bytes().0 as u64 <= held_max);

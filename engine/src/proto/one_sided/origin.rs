@@ -358,7 +358,7 @@ impl Session {
             && !request.fence
             && !request.invalidates
             && self.is_connected()
-            && !self.is_leaving
+            && !self.ending.is_leaving()
             && request.length <= self.segments.whole_max(config, size_of::<OneSided>()).1
     }
 

@@ -14,7 +14,7 @@ use super::PeerTable;
 use crate::proto::connection::Phase;
 use crate::proto::context::SharedState;
 use crate::proto::core::{Action, Core};
-use crate::proto::session::{Sequel, Session};
+use crate::proto::session::Session;
 use crate::proto::table::Table;
 
 /// Maximum number of closed sessions that are kept, unless something refers to them.
@@ -33,7 +33,7 @@ impl PeerTable {
     fn is_over(&self, session: &Session) -> bool {
         let is_wanted = |remote| self.at(remote).is_some_and(|remote| remote.is_inserted);
         matches!(session.connection.phase(), Phase::Closed | Phase::Failed)
-            && session.sequel == Sequel::None
+            && !session.ending.has_sequel()
             && !session.remotes.iter().any(is_wanted)
     }
 

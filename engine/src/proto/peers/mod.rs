@@ -20,10 +20,11 @@ pub(in crate::proto) use self::remotes::SessionRemotes;
 use super::connection::Retry;
 use super::core::Core;
 use super::effects::{Effects, RemoteName};
+use super::ending::Sequel;
 use super::failure::PeerFailure;
 use super::operation::Operation;
 use super::regions::Refusal;
-use super::session::{Sequel, Session};
+use super::session::Session;
 use super::table::{Id, Table};
 use super::unexpected::Kind;
 use crate::wire::locators::Locators;
@@ -176,10 +177,10 @@ impl Core {
         let session = self.sessions.at_mut(slot as usize);
         let session = debug_assert_some!(session, "it was found, or just inserted")?;
         let peer = self.shared.peers.insert_remote(slot, session, endpoint)?;
-        if session.failure == Some(PeerFailure::Removed) {
+        if session.ending.failure() == Some(&PeerFailure::Removed) {
             session.reset_failure();
-        } else if session.is_leaving && session.sequel == Sequel::None {
-            session.sequel = Sequel::Return;
+        } else if session.ending.is_left_for_good() {
+            session.ending.continue_by(Sequel::Return);
         }
         Some(peer)
     }

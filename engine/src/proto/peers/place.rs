@@ -168,7 +168,7 @@ impl PeerTable {
         place: SocketAddr,
     ) -> Option<u32> {
         let is_known = |session: &Session| {
-            session.failure_to_report().is_none()
+            session.ending.to_report().is_none()
                 && (session.is_connected() || session.remotes.first().is_some())
         };
         let places = &mut self.places;

@@ -155,7 +155,7 @@ impl PeerTable {
     /// Returns whether remote endpoints were known, and the sessions of all that are left have
     /// failed: no message can come.
     pub(in crate::proto) fn are_all_lost(&self, sessions: &Table<Session>) -> bool {
-        let is_live = |session: &Session| session.failure.is_none();
+        let is_live = |session: &Session| session.ending.failure().is_none();
         self.remotes.slots() > 0
             && !self
                 .iter()

@@ -572,19 +572,19 @@ impl Session {
     ///
     /// RR-END-1.
     pub(crate) fn has_left(&self) -> bool {
-        self.is_leaving && self.is_connected() && self.segments.is_acknowledged()
+        self.ending.is_leaving() && self.is_connected() && self.segments.is_acknowledged()
     }
 
     /// Returns whether the goodbye of [`Core::leave`] and everything before it is appended to the
     /// bytes for the control connection.
     pub(in crate::proto) fn has_staged_goodbye(&self) -> bool {
-        self.is_leaving && self.is_connected() && !self.segments.has_unsent()
+        self.ending.is_leaving() && self.is_connected() && !self.segments.has_unsent()
     }
 
     /// Returns whether a peer that ends the session now has everything except the goodbye: that is
     /// acknowledged, or, without datagrams, appended to the bytes for the connection.
     pub(crate) fn is_goodbye_under_way(&self) -> bool {
-        self.is_leaving && self.segments.is_last_under_way()
+        self.ending.is_leaving() && self.segments.is_last_under_way()
     }
 
     /// Frees memory that an idle session does not need.

@@ -107,7 +107,7 @@ impl Session {
         let is_queued = segments.is_queued() || segments.long.len() > 0;
         let mut held = Uncommon::empty();
         held.set(Uncommon::CLOSED, !segments.is_established());
-        held.set(Uncommon::LEAVING, self.is_leaving);
+        held.set(Uncommon::LEAVING, self.ending.is_leaving());
         held.set(Uncommon::WAITING, !self.waiting.is_empty());
         held.set(Uncommon::CONTROL, !segments.control.is_empty());
         held.set(Uncommon::QUEUED, is_queued);

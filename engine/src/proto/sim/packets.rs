@@ -108,7 +108,7 @@ impl Net {
         opener.core.connect(opener.slots.get(&1).copied().unwrap_or(0), self.events.now_ns);
         let known = acceptor.core.shared().peers().get(acceptor.peers[&(0, 0)]);
         let slot = known.expect("it is inserted").session;
-        acceptor.core.with(slot, |it, _| it.note_reported());
+        acceptor.core.with(slot, |it, _| it.ending.note_reported());
         self.connect(0, 1, id, keys_of(seed));
         for number in [0, 1] {
             let peer = 1 - number;

@@ -57,7 +57,7 @@ fn two_addresses_of_one_endpoint_give_one_handle() {
         assert_eq!(handles[0], handles[1]);
         let session = core.shared.peers.get(handles[0]).unwrap().session;
         assert_eq!(core.shared.peers.session_of(THERE), Some(session));
-        assert_eq!(core.session(session).unwrap().failure, None);
+        assert_eq!(core.session(session).unwrap().ending.failure(), None);
     }
 }
 
@@ -94,10 +94,10 @@ fn second_handle_of_one_endpoint_is_refused() {
     let asks = core.shared.peers.get(peer).unwrap().session;
     core.adopt(asks, THERE, place(), 0, &mut NoEffects);
     let session = core.session(asks).unwrap();
-    assert_eq!(session.failure, Some(PeerFailure::KnownOtherwise));
+    assert_eq!(session.ending.failure(), Some(&PeerFailure::KnownOtherwise));
     let there = core.shared.peers.session_of(THERE).unwrap();
     assert_eq!(core.shared.peers.get(known).unwrap().session, there);
-    assert_eq!(core.session(there).unwrap().failure, None);
+    assert_eq!(core.session(there).unwrap().ending.failure(), None);
 }
 
 /// RR-CONN-7

@@ -129,7 +129,7 @@ fn error_goodbye_is_handled_despite_missing_frames() {
     };
     let mut net = net();
     net.deliver(0, 1, &segment(7, 0, &[goodbye.as_bytes().to_vec()])).unwrap();
-    let failure = net.engines[1].core.sessions.at(0).unwrap().failure.clone();
+    let failure = net.engines[1].core.sessions.at(0).unwrap().ending.failure().cloned();
     assert_eq!(failure, Some(PeerFailure::Rejected));
     end(net);
 }

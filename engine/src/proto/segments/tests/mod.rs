@@ -427,7 +427,7 @@ fn goodbye_waits_for_all_earlier_frames() {
         "both may need retransmission"
     );
     net.deliver(0, 1, &message[0].1).unwrap();
-    let failure = net.engines[1].core.sessions.at(0).unwrap().failure.clone();
+    let failure = net.engines[1].core.sessions.at(0).unwrap().ending.failure().cloned();
     assert_eq!(failure, Some(PeerFailure::Left));
     net.acknowledge(0, 1, message[0].0);
     net.acknowledge(0, 1, goodbye[0].0);

@@ -246,7 +246,7 @@ fn goodbye_is_answered_with_a_final_ack() {
         "it is not due"
     );
     there.core.handle_bytes(0, &long, 0, &mut there.memory).unwrap();
-    assert_eq!(there.core.sessions.at(0).unwrap().failure, Some(PeerFailure::Left));
+    assert_eq!(there.core.sessions.at(0).unwrap().ending.failure(), Some(&PeerFailure::Left));
     let words = there.core.with(0, |it, _| it.segments.take_final_ack()).unwrap();
     assert_eq!((words.len(), header_of(&words).ack.get()), (SEGMENT_HEADER_BYTES, 2));
     let here = &mut net.engines[0];
