@@ -176,6 +176,8 @@ pub(crate) struct Connection {
     due_epoch: u32,
     /// Those among them that answer the hello of this attempt, so that they were made after it.
     crossing: u32,
+    /// The latest epoch of the peer's hellos that led to a session.
+    admitted_epoch: u32,
     /// Epoch of the hello of this attempt, or the last one.
     hello_epoch: u32,
     /// The peer's id is higher, so its connection is kept when two cross.
@@ -201,6 +203,7 @@ impl Connection {
             due: 0,
             due_epoch: 0,
             crossing: 0,
+            admitted_epoch: 0,
             hello_epoch: 0,
             peer_wins: false,
         }
@@ -460,12 +463,20 @@ impl Connection {
         answered != 0 && answered == self.hello_epoch
     }
 
-    /// Admits the peer, authenticated on the connection that it opened; an attempt of this side is
-    /// dropped. Returns `false` if another connection is the session by now.
-    pub(crate) fn admit(&mut self) -> bool {
-        let is_free = self.phase != Phase::Connected || planted!(SkipDeduplication);
+    /// Returns whether the peer's hello with this epoch is no newer than one that led to a session.
+    pub(crate) fn is_stale(&self, epoch: u32) -> bool {
+        epoch <= self.admitted_epoch
+    }
+
+    /// Admits the peer, authenticated on the connection that it opened by the hello with this
+    /// epoch; an attempt of this side is dropped. Returns `false` if the hello is stale, or another
+    /// connection is the session by now.
+    pub(crate) fn admit(&mut self, epoch: u32) -> bool {
+        let is_free = !self.is_stale(epoch)
+            && (self.phase != Phase::Connected || planted!(SkipDeduplication));
         if is_free {
             self.establish(false);
+            self.admitted_epoch = epoch;
         }
         is_free
     }

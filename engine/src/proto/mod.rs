@@ -58,7 +58,7 @@ pub(crate) mod send;
 pub(crate) mod session;
 pub(crate) mod silence;
 pub(crate) mod table;
-pub(crate) mod teardown;
+mod teardown;
 pub(crate) mod unexpected;
 
 #[cfg(test)]

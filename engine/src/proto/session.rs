@@ -100,8 +100,6 @@ pub(crate) struct Session {
     pub(crate) bulk_in_datagrams: bool,
     /// Hellos to it have announced a window that is reserved for it.
     pub(super) has_offer: bool,
-    /// The latest epoch of the remote engine's hellos that led to a session.
-    pub(super) epoch_seen: u32,
     /// The peer's endpoints that are known.
     pub(super) remotes: SessionRemotes,
 
@@ -143,7 +141,6 @@ impl Session {
             keys: None,
             bulk_in_datagrams: false,
             has_offer: false,
-            epoch_seen: 0,
             remotes: SessionRemotes::default(),
             waiting: VecDeque::new(),
             one_sided: SessionOneSided::default(),

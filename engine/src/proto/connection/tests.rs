@@ -142,7 +142,7 @@ impl Crossing {
             }
             Line::Proof => {
                 self.ends[to].forget_peer(self.answered[from]);
-                assert!(self.ends[to].admit(), "an authenticated side is admitted");
+                assert!(self.ends[to].admit(EPOCH), "an authenticated side is admitted");
                 Line::InUse
             }
             Line::Closed | Line::InUse => return false,
@@ -199,7 +199,7 @@ fn hello_without_proof_has_no_effect() {
     connection.forget_peer(1);
     connection.handle_reply(1, HelloStatus::Accepted);
     assert!(connection.phase() == Phase::Connected && connection.is_initiator());
-    assert!(!connection.admit());
+    assert!(!connection.admit(2));
 }
 
 /// RR-CONN-4

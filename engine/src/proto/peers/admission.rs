@@ -58,7 +58,8 @@ impl PeerTable {
         admission: &Admission,
     ) -> Option<u32> {
         let (slot, session) = self.find(sessions, admission.hello.engine)?;
-        (session.is_outlived() && admission.hello.epoch > session.epoch_seen).then_some(slot)
+        let is_newer = !session.connection.is_stale(admission.hello.epoch);
+        (session.is_outlived() && is_newer).then_some(slot)
     }
 }
 
@@ -70,7 +71,7 @@ impl Session {
 
     /// Decides on a hello of its engine; an accepted one is expected to be proved.
     fn judge_hello(&mut self, hello: &PendingHello, own_engine: u64) -> Result<(), HelloStatus> {
-        if hello.epoch <= self.epoch_seen {
+        if self.connection.is_stale(hello.epoch) {
             return Err(HelloStatus::StaleEpoch);
         }
         let status = self.connection.judge_hello(own_engine, hello.engine);
@@ -147,10 +148,9 @@ impl Core {
         let (session, mut cx) = entered?;
         let was_trying =
             matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
-        if epoch <= session.epoch_seen || !session.connection.admit() {
+        if !session.connection.admit(epoch) {
             return None;
         }
-        session.epoch_seen = epoch;
         if was_trying {
             // The loop drops our attempt.
             cx.act(Action::CloseControl { session: slot, is_failure: false });
