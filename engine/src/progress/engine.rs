@@ -454,7 +454,9 @@ impl Engine {
                 Action::Requests => self.take_requests(),
                 Action::Reconnect { session } => {
                     let now_ns = self.state.now_ns;
-                    self.state.core.with(session, |it, mut cx| it.want_connection(&mut cx, now_ns));
+                    self.state
+                        .core
+                        .with(session, |it, mut cx| it.connection.connect(&mut cx, now_ns));
                 }
             }
         }

@@ -184,7 +184,7 @@ impl Engine {
             }
         }
         let now_ns = self.state.now_ns;
-        self.state.core.with(to.session, |it, mut cx| it.want_connection(&mut cx, now_ns));
+        self.state.core.with(to.session, |it, mut cx| it.connection.connect(&mut cx, now_ns));
         false
     }
 

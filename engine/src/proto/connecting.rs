@@ -1,6 +1,6 @@
 //! Connecting sessions, establishing them, and leaving them.
 
-use super::connection::{Phase, Step};
+use super::connection::{Connection, Phase, Step};
 use super::context::Cx;
 use super::core::{Action, Core};
 use super::effects::Effects;
@@ -12,17 +12,39 @@ use super::session::{ControlFrame, Limits, Session};
 use crate::proto::segments::uncommon::Uncommon;
 use crate::wire::goodbye::REASON_CLOSED;
 
+/// What a connection asks the loop for.
+impl Connection {
+    /// Closes the control lane of its session, or the attempt to connect; the next send connects.
+    pub(super) fn stop(&mut self, cx: &mut Cx<'_>) {
+        cx.act(Action::CloseControl { session: cx.slot, is_failure: false });
+        self.fail();
+        self.reset();
+    }
+
+    /// Connects, if it is not connected, nor about to be (on a user's request, or for waiting
+    /// sends).
+    pub(crate) fn connect(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
+        if self.want(now_ns) == Step::Connect {
+            // All deadlines of a connection follow from a first attempt.
+            cx.add_work(Work::Deadline);
+            cx.act(Action::Connect { session: cx.slot });
+        }
+    }
+
+    /// Handles an expired deadline. Queues the action that closes an attempt which timed out.
+    fn handle_deadline(&mut self, mut cx: Cx<'_>, now_ns: u64) -> Step {
+        let is_trying = matches!(self.phase(), Phase::Connecting | Phase::ConnectAck);
+        if is_trying && self.deadline_ns().is_some_and(|deadline| now_ns >= deadline) {
+            cx.act(Action::CloseControl { session: cx.slot, is_failure: false });
+        }
+        self.handle_timeout(now_ns)
+    }
+}
+
 impl Session {
     /// Clears a failure, so that the next send connects.
     pub(crate) fn reset_failure(&mut self) {
         self.ending.reset();
-        self.connection.reset();
-    }
-
-    /// Closes the control lane, or the attempt to connect; the next send connects.
-    pub(super) fn stop_connecting(&mut self, cx: &mut Cx<'_>) {
-        cx.act(Action::CloseControl { session: cx.slot, is_failure: false });
-        self.connection.fail();
         self.connection.reset();
     }
 
@@ -33,17 +55,7 @@ impl Session {
             self.segments.add_uncommon(Uncommon::LEAVING);
             self.send_control(cx, ControlFrame::goodbye(REASON_CLOSED));
         } else if !is_connected {
-            self.stop_connecting(cx);
-        }
-    }
-
-    /// Connects, if it is not connected, nor about to be (on a user's request, or for waiting
-    /// sends).
-    pub(crate) fn want_connection(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
-        if self.connection.want(now_ns) == Step::Connect {
-            // All deadlines of a connection follow from a first attempt.
-            cx.add_work(Work::Deadline);
-            cx.act(Action::Connect { session: cx.slot });
+            self.connection.stop(cx);
         }
     }
 
@@ -54,16 +66,6 @@ impl Session {
         cx.shared.offers.note_windows(cx.slot, self.segments.receive_credits());
         cx.add_work(Work::Stage);
         cx.act(Action::Established { session: cx.slot });
-    }
-
-    /// Handles an expired deadline of its connection. Queues the action that closes an attempt
-    /// which timed out.
-    fn handle_timeout(&mut self, mut cx: Cx<'_>, now_ns: u64) -> Step {
-        let is_trying = matches!(self.connection.phase(), Phase::Connecting | Phase::ConnectAck);
-        if is_trying && self.connection.deadline_ns().is_some_and(|deadline| now_ns >= deadline) {
-            cx.act(Action::CloseControl { session: cx.slot, is_failure: false });
-        }
-        self.connection.handle_timeout(now_ns)
     }
 }
 
@@ -78,7 +80,7 @@ impl Core {
             known.ending.continue_by(Sequel::Connect);
         } else {
             known.reset_failure();
-            known.want_connection(&mut cx, now_ns);
+            known.connection.connect(&mut cx, now_ns);
         }
         unreported
     }
@@ -130,7 +132,8 @@ impl Core {
             if !self.shared.ready.has(slot, Work::Deadline) {
                 return false; // an earlier step has removed the session
             }
-            if let Some(step) = self.with(slot, |it, cx| it.handle_timeout(cx, now_ns)) {
+            if let Some(step) = self.with(slot, |it, cx| it.connection.handle_deadline(cx, now_ns))
+            {
                 self.apply(slot, step, effects);
             }
             let session = self.sessions.at(slot as usize);

@@ -19,6 +19,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 pub(crate) use super::config::Config;
+#[cfg(doc)]
+use super::connection::Connection;
 use super::context::SharedState;
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
@@ -78,7 +80,7 @@ pub(crate) enum Action {
     Ended { session: u32, failure: PeerFailure },
     /// Messages wait in the context [`REQUESTS`] of endpoints.
     Requests,
-    /// A session that was left has ended, and another one is needed: [`Session::want_connection`].
+    /// A session that was left has ended, and another one is needed: [`Connection::connect`].
     Reconnect { session: u32 },
 }
 

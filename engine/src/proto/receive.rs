@@ -124,7 +124,7 @@ impl SharedState {
     /// Cancels a receive that has not matched. Returns `false` if it has, and will complete. A
     /// multi-receive matches no more, and ends as cancelled when its matched messages have ended.
     pub(crate) fn cancel_receive(&mut self, id: Id, effects: &mut impl Effects) -> bool {
-        let SharedState { endpoints, operations, .. } = self;
+        let Self { endpoints, operations, .. } = self;
         if operations.get(id).is_some() {
             let is_open = operations.takes_slices(id);
             if is_open {
@@ -142,7 +142,7 @@ impl SharedState {
 
     /// Ends a receive or multi-receive that takes no message, or no more of them.
     pub(super) fn end_unposted(&mut self, id: Id, ended: Ended, effects: &mut impl Effects) {
-        let SharedState { endpoints, operations, peers, .. } = self;
+        let Self { endpoints, operations, peers, .. } = self;
         if operations.get(id).is_some() {
             operations.fail_multi(endpoints, id, ended, effects);
         } else {

@@ -255,7 +255,7 @@ impl Core {
         if session.is_connected() {
             self.shared.ready.add(slot, Work::Stage);
         } else {
-            self.with(slot, |it, mut cx| it.want_connection(&mut cx, now_ns));
+            self.with(slot, |it, mut cx| it.connection.connect(&mut cx, now_ns));
         }
         if self.shared.operations.get(id).is_some_and(|operation| operation.fence) {
             self.with(slot, |it, cx| it.fence(&cx, id));

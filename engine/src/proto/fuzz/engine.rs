@@ -608,7 +608,8 @@ impl FuzzedEngine {
                 Action::Ended { session, .. } => assert_ne!(session, self.sound_slot),
                 Action::Reconnect { session } => {
                     assert_ne!(session, self.sound_slot);
-                    self.core.with(session, |it, mut cx| it.want_connection(&mut cx, self.now_ns));
+                    self.core
+                        .with(session, |it, mut cx| it.connection.connect(&mut cx, self.now_ns));
                 }
             }
         }

@@ -192,7 +192,7 @@ impl Core {
         if session.is_connected() {
             cx.add_work(Work::Stage);
         } else {
-            session.want_connection(&mut cx, now_ns);
+            session.connection.connect(&mut cx, now_ns);
         }
     }
 

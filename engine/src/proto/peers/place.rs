@@ -284,7 +284,7 @@ impl Core {
             cx.add_work(Work::Stage);
         } else {
             session.reset_failure();
-            session.want_connection(&mut cx, now_ns);
+            session.connection.connect(&mut cx, now_ns);
         }
     }
 
@@ -308,7 +308,7 @@ impl Core {
     fn give_place_up(&mut self, slot: u32) {
         let entered = debug_assert_some!(self.enter(slot), "it resolves an address");
         let Some((session, mut cx)) = entered else { return };
-        session.stop_connecting(&mut cx);
+        session.connection.stop(&mut cx);
         cx.shared.peers.set_place(slot, session, None);
         cx.shared.peers.note_closed(slot, session.engine);
         self.end_own_offer(slot);

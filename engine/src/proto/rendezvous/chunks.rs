@@ -10,6 +10,7 @@ use super::super::operation::OperationState;
 use super::super::ready::Work;
 use super::super::session::Session;
 use super::super::table::Id;
+use super::SessionRendezvous;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::{CHUNK_BYTES_MAX, FrameError, Grant};
 
@@ -72,11 +73,14 @@ impl Session {
         cx.shared.lanes.mark_runnable(lane);
         Some(Arrived { length, checksum: self.segments.has_checksums().then_some(checksum) })
     }
+}
 
+/// The receiver.
+impl SessionRendezvous {
     /// Grants a range again on any lane.
     fn grant_again(&mut self, mut cx: Cx<'_>, range: ChunkReceive) {
         let ChunkReceive { operation, offset, length } = range;
-        self.rendezvous.push_missing(operation, offset, length.into());
+        self.push_missing(operation, offset, length.into());
         cx.add_work(Work::Grant);
     }
 }
@@ -140,7 +144,7 @@ impl Core {
         if pulling.failed.is_none() {
             if slot.is_none() {
                 // Another lane may write the range only after the kernel has released it.
-                let granted = self.with(owner, |it, cx| it.grant_again(cx, receive));
+                let granted = self.with(owner, |it, cx| it.rendezvous.grant_again(cx, receive));
                 debug_assert!(granted.is_some(), "the session of a receive exists");
                 return is_good;
             }
@@ -176,7 +180,7 @@ impl Core {
     #[cold]
     fn regrant_corrupted(&mut self, slot: u32, receive: ChunkReceive, is_hopeless: bool) {
         self.shared.counters.corrupted_chunks += 1;
-        let granted = self.with(slot, |it, cx| it.grant_again(cx, receive));
+        let granted = self.with(slot, |it, cx| it.rendezvous.grant_again(cx, receive));
         debug_assert!(granted.is_some(), "the session of a receive exists");
         if is_hopeless {
             let ChunkReceive { offset, length, .. } = receive;

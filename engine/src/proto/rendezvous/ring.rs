@@ -156,7 +156,7 @@ impl Session {
         }
     }
 
-    /// Returns the next piece for the ring. [`Self::handle_piece_written`] removes it.
+    /// Returns the next piece for the ring. [`SessionRendezvous::handle_piece_written`] removes it.
     pub(crate) fn next_piece(&mut self, mut cx: Cx<'_>) -> Option<PieceSend> {
         let most = if rare!("a piece of one byte", 10) { 1 } else { cx.shared.config.piece_bytes };
         let ring = self.rendezvous.ring?;
@@ -170,12 +170,15 @@ impl Session {
         };
         Some(PieceSend { operation, offset, length: most.min(length as usize), header })
     }
+}
 
-    /// Notes that the piece of [`Self::next_piece`], with this many bytes, is in the ring.
+/// The sender.
+impl SessionRendezvous {
+    /// Notes that the piece of [`Session::next_piece`], with this many bytes, is in the ring.
     pub(crate) fn handle_piece_written(&mut self, mut cx: Cx<'_>, length: usize) {
-        let ring = debug_assert_some!(self.rendezvous.ring, "the ring took a piece");
+        let ring = debug_assert_some!(self.ring, "the ring took a piece");
         if let Some(ring) = ring {
-            self.rendezvous.note_sent(&mut cx, Parts::Pieces(ring), length);
+            self.note_sent(&mut cx, Parts::Pieces(ring), length);
         }
     }
 }

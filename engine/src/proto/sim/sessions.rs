@@ -55,7 +55,7 @@ pub(crate) fn connect(
     keys: SessionKeys,
 ) -> [u32; 2] {
     let slot = opener.shared().peers().session_of(acceptor_engine).unwrap();
-    opener.with(slot, |it, mut cx| it.want_connection(&mut cx, 0));
+    opener.with(slot, |it, mut cx| it.connection.connect(&mut cx, 0));
     let (ours, theirs) = (opener.shared().offer(id), acceptor.shared().offer(id));
     let other = accept_with(acceptor, opener_engine, (theirs, ours), keys.clone());
     let connection = &mut opener.sessions.at_mut(slot as usize).unwrap().connection;

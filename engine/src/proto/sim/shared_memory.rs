@@ -98,7 +98,9 @@ impl Net {
                 if !rings.lost.contains(&piece.header.ring.get()) {
                     rings.written.push_back((number, peer, piece.header, bytes));
                 }
-                engine.core.with(slot, |it, cx| it.handle_piece_written(cx, piece.length));
+                engine
+                    .core
+                    .with(slot, |it, cx| it.rendezvous.handle_piece_written(cx, piece.length));
             }
             if has_more {
                 engine.core.shared_mut().ready_mut().add_last(slot, Work::Piece);
