@@ -157,7 +157,7 @@ impl Operation {
 
 impl Core {
     /// Returns the session of a peer that can be sent to, and its endpoint there. After reporting a
-    /// refusal, call [`Ending::note_reported`].
+    /// refusal, call [`Ending::note_reported`](super::ending::Ending::note_reported).
     #[inline(always)]
     pub(crate) fn destination(&self, peer: Id) -> Result<SendDestination, SendRefusal> {
         let remote = self.shared.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;

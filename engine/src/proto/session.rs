@@ -77,7 +77,7 @@ impl Limits {
 }
 
 /// A session; see the module. Read-only outside `proto`, except for its connection and its lane
-/// monitor, which [`super::core::Core`] returns mutably.
+/// monitor, which the loop gets by [`super::core::Core::enter`].
 #[derive(Debug)]
 pub(crate) struct Session {
     /// The remote engine; 0: it is unknown until its address is resolved.

@@ -108,8 +108,8 @@ impl SharedState {
 
 /// The receiver.
 impl Core {
-    /// Handles the result of a recv of [`SharedState::next_receive`]. Returns `false` if the lane is
-    /// unusable; its ranges are granted again elsewhere.
+    /// Handles the result of a recv of [`SharedState::next_receive`]. Returns `false` if the lane
+    /// is unusable; its ranges are granted again elsewhere.
     ///
     /// RR-RDV-3, RR-RDV-6, RR-SUM-4, RR-SUM-5.
     pub(crate) fn handle_chunk_received(

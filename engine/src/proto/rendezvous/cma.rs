@@ -99,8 +99,8 @@ impl SharedState {
 }
 
 impl Core {
-    /// Handles the result of [`SharedState::next_cma`]: if the piece could not be read (`is_good` is
-    /// false) all of its message is granted, since its sender may have reused the memory.
+    /// Handles the result of [`SharedState::next_cma`]: if the piece could not be read (`is_good`
+    /// is false) all of its message is granted, since its sender may have reused the memory.
     ///
     /// RR-SHM-7.
     pub(crate) fn handle_cma(&mut self, read: CmaRead, is_good: bool, effects: &mut impl Effects) {
