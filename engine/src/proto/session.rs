@@ -84,7 +84,7 @@ pub(crate) struct Session {
     pub(crate) engine: u64,
     /// Where it listens.
     pub(crate) locators: Locators,
-    /// The user inserted only a listener address ([`super::place`]).
+    /// The user inserted only a listener address ([`super::peers`]).
     pub(super) place: Option<Box<std::net::SocketAddr>>,
     /// State of the control lane's connection.
     pub(crate) connection: Connection,

@@ -27,7 +27,7 @@
 //! The queue has the granted ranges at the sender, until they are sent.
 //!
 //! A receive changes its method where a ring begins or ends, or memory cannot be read
-//! ([`PullState`](pulling::PullState)). [`queue`] has the order in which messages are granted,
+//! ([`PullState`]). [`queue`] has the order in which messages are granted,
 //! [`granting`] the grants.
 
 use std::collections::VecDeque;
