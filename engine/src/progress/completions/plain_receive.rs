@@ -62,7 +62,7 @@ impl ReceiveMemory {
         self.span.len
     }
 
-    /// Takes the memory, and leaves none.
+    /// Takes the memory, and leaves its address, for [`Self::restore`].
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Self {
         Self { buffer: self.buffer.take(), span: self.span }

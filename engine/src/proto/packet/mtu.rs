@@ -136,9 +136,11 @@ impl Mtu {
     /// Handles the loss of a probe of this length.
     pub(super) fn handle_probe_lost(&mut self, bytes: usize, now_ns: u64) {
         let bytes = bytes as u32;
-        if self.probing.take() != Some(bytes) {
+        // It may be an earlier one, from before a black hole was found.
+        if self.probing != Some(bytes) {
             return;
         }
+        self.probing = None;
         self.tries += 1;
         if self.tries >= TRIES {
             self.tries = 0;
@@ -206,6 +208,18 @@ impl Mtu {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loss_of_an_earlier_probe_leaves_the_current_one() {
+        let mut mtu = Mtu::new(1000, 4000);
+        let earlier = mtu.wanted(0).unwrap();
+        mtu.handle_probe_sent(earlier);
+        mtu.handle_probe_sent(earlier - 1);
+        mtu.handle_probe_lost(earlier, 0);
+        assert!(mtu.rests(0), "the current probe is unanswered");
+        mtu.handle_probe_lost(earlier - 1, 0);
+        assert!(!mtu.rests(0) && mtu.wanted(0).is_some());
+    }
 
     /// Searches a path that takes `limit`; returns the lengths probed.
     fn search(mtu: &mut Mtu, limit: usize) -> Vec<usize> {

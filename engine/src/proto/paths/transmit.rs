@@ -44,7 +44,7 @@ impl<P: PostedFrame> LonePacket<'_, P> {
     }
 
     /// Writes it into `room`, which holds the longest datagram that a driver takes, after
-    /// [`Self::may_go`] returned `true`.
+    /// [`Self::may_go`] returned `true`. `None`: it does not fit, which that excludes.
     #[inline(always)]
     pub(crate) fn write(mut self, now_ns: u64, room: &mut [u8]) -> Option<Transmit> {
         self.path.transmit_alone(&mut self.frame, now_ns, room)

@@ -22,7 +22,8 @@
 //!    path of a lane declares acknowledged or lost; a packet may be acknowledged to the peer only
 //!    after [`Core::handle_lone_segment`] has handled it. [`Segments::resend_all`] when a lane that
 //!    carried segments is abandoned;
-//! 3. [`Session::poll_segment`] for each session of [`Work::Flush`], while the lane accepts
+//! 3. [`Session::alone`] for a frame that is sent as soon as it is posted, if nothing is ahead of
+//!    it; [`Session::poll_segment`] for each session of [`Work::Flush`], while the lane accepts
 //!    more; a session whose lane was full is polled again when there is space; for the control
 //!    connection [`Session::poll_segment_for_stream`] while no path carries segments;
 //! 4. in addition, while a path does and the session's TCP lane is on it ([`Session::use_stream`]),

@@ -336,7 +336,7 @@ impl Segments {
         };
         let header = self.header(asks_ack);
         let Some(id) = next else {
-            let header = self.alone(header);
+            let header = self.without_frames(header);
             self.header_only.copy_from_slice(header.as_bytes());
             let (bytes, is_awaited) = (&self.header_only[..], false);
             return Some(Outgoing { token: UPDATE, bytes, is_last, is_awaited });
@@ -358,7 +358,7 @@ impl Segments {
     }
 
     /// Returns the header of a segment without frames.
-    fn alone(&self, header: SegmentHeader) -> SegmentHeader {
+    fn without_frames(&self, header: SegmentHeader) -> SegmentHeader {
         let (length, first_frame) = (SEGMENT_HEADER_BYTES as u32, self.next_frame);
         SegmentHeader { length: length.into(), first_frame: first_frame.into(), ..header }
     }
@@ -372,7 +372,7 @@ impl Segments {
             return;
         }
         let header = self.header(false);
-        let header = self.alone(header);
+        let header = self.without_frames(header);
         let mut bytes = Vec::new();
         append_segment(&mut bytes, header.as_bytes(), self.has_checksums);
         self.final_ack = bytes.into();

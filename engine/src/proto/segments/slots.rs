@@ -28,7 +28,7 @@ impl SegmentId {
 }
 
 /// A ring of segments: number `n` is at `n mod len`. A segment that was acknowledged before an
-/// older one leaves its slot empty.
+/// older one leaves its slot empty. The window of frames bounds its length.
 #[derive(Debug)]
 pub(super) struct SegmentSlots {
     ring: Vec<Option<Box<SegmentBuffer>>>,
@@ -198,6 +198,7 @@ impl SegmentSlots {
     }
 }
 
+/// The neighbours of a segment in its queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueLink {
     previous: SegmentId,

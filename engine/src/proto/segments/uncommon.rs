@@ -39,7 +39,7 @@ bitflags::bitflags! {
 impl Uncommon {
     /// What keeps a message from being staged before all others.
     pub(in crate::proto) const STAGING: Self = Self::LEAVING.union(Self::WAITING);
-    /// What keeps the open segment from being sent alone.
+    /// What keeps a frame from being sent at once, alone in its segment.
     pub(super) const SENDING: Self =
         Self::STAGING.union(Self::CONTROL).union(Self::QUEUED).union(Self::BULK);
     /// What may depend on the acknowledgement of a segment, besides its memory.

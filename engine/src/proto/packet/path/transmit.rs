@@ -123,7 +123,7 @@ impl Path {
     }
 
     /// Writes a datagram, as [`Self::poll_transmit`] does, after [`Self::may_transmit_alone`]
-    /// returned `true`.
+    /// returned `true`. `None`: the payload does not fit, which that excludes.
     #[inline(always)]
     pub(crate) fn transmit_alone(
         &mut self,
@@ -131,14 +131,14 @@ impl Path {
         payload: &mut impl PayloadSource,
         out: &mut [u8],
     ) -> Option<(usize, u64)> {
+        debug_assert!(out.len() >= self.config.datagram_bytes_max, "the longest datagram fits");
         self.pacer.release();
         if self.sent.bytes_in_flight() == 0 {
             self.pacer.rest();
         }
         let lead = self.lead_here(now_ns, true, out);
-        let Some(filled) = payload.fill(&mut out[lead.bytes..]) else {
-            return self.send_lead(now_ns, lead, out);
-        };
+        let filled = payload.fill(&mut out[lead.bytes..]);
+        let filled = debug_assert_some!(filled, "what may go alone fits a datagram")?;
         let bytes = lead.bytes + filled.bytes;
         self.pacer.spend((bytes + self.config.tag_bytes) as u64);
         let flags = lead.flags | FLAG_ELICITS | if filled.ack_now { FLAG_ACK_NOW } else { 0 };
