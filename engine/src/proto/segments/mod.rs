@@ -62,6 +62,8 @@ use self::uncommon::Uncommon;
 use super::context::{Cx, SharedState};
 use super::control_frame::ControlFrame;
 use super::core::Config;
+#[cfg(doc)]
+use super::core::Core;
 use super::credit::{ReceiveCredits, SendCredits};
 use super::eager_limit::EagerLimit;
 use super::late::LateQueue;

@@ -4,6 +4,8 @@
 use zerocopy::IntoBytes;
 
 use super::super::context::Cx;
+#[cfg(doc)]
+use super::super::core::Core;
 use super::super::data_bytes::DataBytes;
 use super::super::effects::CompletionLevel;
 use super::super::hint::Hint;
