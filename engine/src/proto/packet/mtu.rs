@@ -214,6 +214,8 @@ mod tests {
         let mut mtu = Mtu::new(1000, 4000);
         let earlier = mtu.wanted(0).unwrap();
         mtu.handle_probe_sent(earlier);
+        // As when a black hole is found.
+        mtu.probing = None;
         mtu.handle_probe_sent(earlier - 1);
         mtu.handle_probe_lost(earlier, 0);
         assert!(mtu.rests(0), "the current probe is unanswered");
