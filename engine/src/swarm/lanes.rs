@@ -16,6 +16,12 @@ use crate::proto::core::{Action, Config};
 use crate::proto::effects::CompletionLevel;
 use crate::proto::session::ControlFrame;
 
+/// Lets host 1 request lanes of its first session.
+fn request_lanes(world: &mut World) {
+    let core = world.engine(1).unwrap().state.core_mut();
+    core.with(0, |it, mut cx| it.send_control(&mut cx, ControlFrame::lanes_wanted()));
+}
+
 /// RR-LANE-2, RR-LANE-5
 #[test]
 fn a_lane_that_others_want_too_is_kept_until_its_grants_have_come() {
@@ -98,12 +104,7 @@ fn lanes_of_several_paths_that_carry_nothing_do_not_keep_each_other_alive() {
         let sessions = world.look(0).unwrap().state.core().sessions();
         sessions.iter().map(|(_, session)| session.lanes.next_number()).max().unwrap()
     };
-    world
-        .engine(1)
-        .unwrap()
-        .state
-        .core_mut()
-        .with(0, |it, mut cx| it.send_control(&mut cx, ControlFrame::lanes_wanted()));
+    request_lanes(&mut world);
     pass(&mut world, 10 * MILLISECOND);
     let opened = number(&world);
     let lanes = world.look(0).unwrap().state.core().shared().lanes();
@@ -160,24 +161,14 @@ fn a_peer_that_asks_while_it_has_lanes_gets_another_one_when_these_are_closed_fo
     let mut world = world(1, 2, &config);
     connect(&mut world, 0, 1);
     pass(&mut world, 10 * MILLISECOND);
-    world
-        .engine(1)
-        .unwrap()
-        .state
-        .core_mut()
-        .with(0, |it, mut cx| it.send_control(&mut cx, ControlFrame::lanes_wanted()));
+    request_lanes(&mut world);
     pass(&mut world, 10 * MILLISECOND);
     let next_lane = |world: &World| {
         let sessions = world.look(0).unwrap().state.core().sessions();
         sessions.iter().map(|(_, session)| session.lanes.next_number()).max()
     };
     assert_eq!(next_lane(&world), Some(2));
-    world
-        .engine(1)
-        .unwrap()
-        .state
-        .core_mut()
-        .with(0, |it, mut cx| it.send_control(&mut cx, ControlFrame::lanes_wanted()));
+    request_lanes(&mut world);
     pass(&mut world, 10 * MILLISECOND);
     assert_eq!(next_lane(&world), Some(2), "they look well here");
     let later_ns = world.now_ns() + config.retry.timeout_ns.max(config.bulk_idle_ns) + 1;
