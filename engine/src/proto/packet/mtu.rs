@@ -51,7 +51,7 @@ impl Mtu {
             rests_until_ns: 0,
             too_long_before: 0,
         };
-        mtu.rests_until_ns = mtu.rest_until_ns();
+        mtu.rests_until_ns = mtu.next_probe_ns();
         mtu
     }
 
@@ -82,7 +82,7 @@ impl Mtu {
             self.search_again_ns = u64::MAX;
             self.too_long = self.most + 1;
             self.tries = 0;
-            self.rests_until_ns = self.rest_until_ns();
+            self.rests_until_ns = self.next_probe_ns();
         }
         if self.too_long > self.most && self.current < self.most {
             return Some(self.most as usize);
@@ -94,12 +94,12 @@ impl Mtu {
     /// Returns whether [`Self::wanted`] returns nothing now, and will not without a new event.
     #[inline]
     pub(super) fn rests(&self, now_ns: u64) -> bool {
-        debug_assert_eq!(self.rests_until_ns, self.rest_until_ns(), "a new event was missed");
+        debug_assert_eq!(self.rests_until_ns, self.next_probe_ns(), "a new event was missed");
         now_ns < self.rests_until_ns
     }
 
-    /// Returns until when there is nothing to probe; 0: there is something.
-    fn rest_until_ns(&self) -> u64 {
+    /// Returns when there is something to probe, without a new event; 0: now.
+    fn next_probe_ns(&self) -> u64 {
         let is_open = self.too_long > self.most && self.current < self.most;
         let is_found = !is_open && self.too_long - self.current <= STEP_BYTES;
         match (self.probing, is_found) {
@@ -114,7 +114,7 @@ impl Mtu {
         debug_assert!(self.probing.is_none(), "one probe is outstanding");
         debug_assert!(bytes as u32 > self.current, "a probe is longer than what passes");
         self.probing = Some(bytes as u32);
-        self.rests_until_ns = self.rest_until_ns();
+        self.rests_until_ns = self.next_probe_ns();
     }
 
     /// Handles the acknowledgement of a probe of this length. Returns `true` if datagrams may be
@@ -129,7 +129,7 @@ impl Mtu {
             self.debug_check();
             self.rest_if_done(now_ns);
         }
-        self.rests_until_ns = self.rest_until_ns();
+        self.rests_until_ns = self.next_probe_ns();
         is_longer
     }
 
@@ -148,7 +148,7 @@ impl Mtu {
             self.debug_check();
             self.rest_if_done(now_ns);
         }
-        self.rests_until_ns = self.rest_until_ns();
+        self.rests_until_ns = self.next_probe_ns();
     }
 
     /// Checks the order of the lengths.
@@ -200,7 +200,7 @@ impl Mtu {
         self.probing = None;
         self.tries = 0;
         self.search_again_ns = now_ns + AGAIN_NS;
-        self.rests_until_ns = self.rest_until_ns();
+        self.rests_until_ns = self.next_probe_ns();
         true
     }
 }
