@@ -381,8 +381,8 @@ pub(crate) trait DatagramIo {
     /// [`RING_SEGMENT_BYTES_MAX`] long. It is given in two parts: if the second is not empty, the
     /// first is a multiple of 8 bytes long. Entries arrive whole and in order, unless the ring
     /// ends. `false`: no room now, or no ring. [`Self::flush_datagrams`] notifies the peer.
-    /// `is_last`: no other segment follows before that, so that a peer that is awake may be
-    /// notified at once.
+    /// `is_last`: no other segment follows before that call, so that a peer that is awake may be
+    /// notified now.
     fn write_segment(&mut self, session: u64, segment: [&[u8]; 2], is_last: bool) -> bool {
         let _ = (session, segment, is_last);
         false

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[cfg(feature = "bench")]
 static SLOWNESS: AtomicU32 = AtomicU32::new(0);
 
-/// Makes the clock of engines created from now on slower by this factor, or the next power of two:
-/// a shift costs less than a division, which the clock of other builds has not.
+/// Makes the clock of engines created from now on slower by this factor, rounded up to a power of
+/// two: a shift adds less than a division to the instructions that are counted.
 #[cfg(feature = "bench")]
 pub(crate) fn slow_down(times: u64) {
     SLOWNESS.store(times.max(1).next_power_of_two().ilog2(), Ordering::Relaxed);

@@ -72,8 +72,8 @@ impl SessionPath {
     }
 
     /// Handles an authentic packet that is the next one and from the peer's address, in the common
-    /// state of the path. Returns its payload. `None`: use [`Self::handle_any`]; nothing has
-    /// changed.
+    /// state of the path. Returns its payload. `None`: use [`Self::handle_any`]; only the lateness
+    /// of this turn is noted, which that notes, too.
     #[inline(never)]
     fn handle_next<'a>(
         &mut self,
