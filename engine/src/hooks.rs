@@ -160,6 +160,8 @@ pub(crate) mod simulated {
         ForgetStreamAck,
         /// Data written into a ring that ended is not sent again.
         ForgetRing,
+        /// What a ring that ended has kept is taken for what its reader had.
+        DropKept,
         /// What could not be read from a sender's memory, or does not count, is taken.
         TakeUnread,
         /// A receive takes pieces of a ring that has ended, and is granted anew by lanes.
@@ -232,7 +234,7 @@ pub(crate) mod simulated {
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 74] = [
+    pub(crate) const BUGS: [Bug; 75] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -267,6 +269,7 @@ pub(crate) mod simulated {
         Bug::ForgetResend,
         Bug::ForgetStreamAck,
         Bug::ForgetRing,
+        Bug::DropKept,
         Bug::TakeUnread,
         Bug::TakeLatePiece,
         Bug::ForgetPieces,

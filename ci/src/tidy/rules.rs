@@ -113,6 +113,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "proto::silence",
             "wire::ack",
             "wire::chunk",
+            "wire::frame_range",
             "wire::packet",
             "wire::piece",
             "wire::hello",

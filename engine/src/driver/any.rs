@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::datagrams::Datagrams;
 use super::sockets::SocketsDriver;
-use super::traits::{Driver, PieceHeader, RingEntry, TxFlags};
+use super::traits::{Driver, PieceHeader, RingEntry, RingSegment, TxFlags};
 #[cfg(feature = "uring")]
 use super::uring::UringDriver;
 
@@ -104,15 +104,10 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
 
     /// See [`super::traits::DatagramIo::write_segment`].
     #[inline(always)]
-    pub(crate) fn write_segment(
-        &mut self,
-        session: u64,
-        segment: [&[u8]; 2],
-        is_last: bool,
-    ) -> bool {
+    pub(crate) fn write_segment(&mut self, session: u64, segment: RingSegment<'_>) -> bool {
         match self.datagrams() {
-            Ok(datagrams) => datagrams.write_segment(session, segment, is_last),
-            Err(driver) => driver.write_segment(session, segment, is_last),
+            Ok(datagrams) => datagrams.write_segment(session, segment),
+            Err(driver) => driver.write_segment(session, segment),
         }
     }
 

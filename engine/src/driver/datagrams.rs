@@ -18,8 +18,8 @@ use super::xdp::Frames;
 use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::driver::traits::{CmaLocation, ProcessCookie, Rail};
 use crate::driver::traits::{
-    DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, LocalPeer,
-    PieceHeader, RingEntry, SharedMemoryState, TxFlags,
+    DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, KeptFrames, LocalPeer,
+    PieceHeader, RingEntry, RingSegment, SharedMemoryState, TxFlags,
 };
 use crate::memory::Shape;
 use crate::settings::SharedMemory;
@@ -289,14 +289,14 @@ impl Datagrams {
 
     /// See [`crate::driver::traits::DatagramIo::write_segment`].
     #[inline(always)]
-    pub(super) fn write_segment(
-        &mut self,
-        session: u64,
-        segment: [&[u8]; 2],
-        is_last: bool,
-    ) -> bool {
+    pub(super) fn write_segment(&mut self, session: u64, segment: RingSegment<'_>) -> bool {
         let Some(shm) = &mut self.shm else { return false };
-        shm.write_segment(session, segment, is_last, &mut self.counters)
+        shm.write_segment(session, segment, &mut self.counters)
+    }
+
+    /// See [`crate::driver::traits::DatagramIo::take_unread`].
+    pub(super) fn take_unread(&mut self, session: u64) -> Option<Vec<KeptFrames>> {
+        self.shm.as_mut().map_or(Some(Vec::new()), |shm| shm.take_unread(session))
     }
 
     /// See [`crate::driver::traits::DatagramIo::recv_datagram`].

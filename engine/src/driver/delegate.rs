@@ -84,7 +84,9 @@ macro_rules! delegate {
         delegate!(# $to connect_peer(&mut self, peer: crate::driver::traits::LocalPeer));
         delegate!(# $to disconnect_peer(&mut self, session: u64));
         delegate!(
-            # $to write_segment(&mut self, session: u64, segment: [&[u8]; 2], is_last: bool) -> bool
+            # $to write_segment(
+                &mut self, session: u64, segment: crate::driver::traits::RingSegment<'_>
+            ) -> bool
         );
         fn write_piece(
             &mut self,
@@ -112,6 +114,10 @@ macro_rules! delegate {
     (@local_peers_except_messages $to:ident) => {
         delegate!(# $to enable_shared_memory(&mut self, engine: u64));
         delegate!(# $to accepts_local_peers(&self) -> bool);
+        delegate!(
+            # $to take_unread(&mut self, session: u64)
+                -> Option<Vec<crate::driver::traits::KeptFrames>>
+        );
         delegate!(# $to read_piece(&mut self, into: &mut [u8]));
         delegate!(# $to piece(&mut self) -> &[u8]);
         delegate!(

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use super::event::DriverEvent;
-pub(crate) use super::local_peer::{LocalPeer, RingEntry};
+pub(crate) use super::local_peer::{LocalPeer, RingEntry, RingSegment};
 pub(crate) use super::shm::cma::{CmaLocation, ProcessCookie};
 pub(crate) use super::shm::{PIECE_BYTES_MAX, RING_SEGMENT_BYTES_MAX};
 use crate::memory::Shape;
@@ -50,6 +50,7 @@ pub(crate) use crate::types::FrameFigures;
 pub(crate) use crate::types::{FrameDrops, FrameState, SharedMemoryFigures, SharedMemoryState};
 pub(crate) use crate::types::{RAILS_MAX, Rail};
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
+pub(crate) use crate::wire::frame_range::KeptFrames;
 pub(crate) use crate::wire::piece::PieceHeader;
 
 /// Longest datagram, in bytes, without UDP and IP headers: what fits into a jumbo frame of 9000
@@ -378,14 +379,20 @@ pub(crate) trait DatagramIo {
     }
 
     /// Writes a segment of a session into its ring ([`DriverEvent::RingChanged`]), at most
-    /// [`RING_SEGMENT_BYTES_MAX`] long. It is given in two parts: if the second is not empty, the
-    /// first is a multiple of 8 bytes long. Entries arrive whole and in order, unless the ring
-    /// ends. `false`: no room now, or no ring. [`Self::flush_datagrams`] notifies the peer.
-    /// `is_last`: no other segment follows before that call, so that a peer that is awake may be
-    /// notified now.
-    fn write_segment(&mut self, session: u64, segment: [&[u8]; 2], is_last: bool) -> bool {
-        let _ = (session, segment, is_last);
+    /// [`RING_SEGMENT_BYTES_MAX`] long. Entries arrive whole and in order, unless the ring ends.
+    /// `false`: no room now, or no ring. [`Self::flush_datagrams`] notifies the peer.
+    fn write_segment(&mut self, session: u64, segment: RingSegment<'_>) -> bool {
+        let _ = (session, segment);
         false
+    }
+
+    /// Returns what was written without a header into a ring of this session that has ended, and
+    /// was not reported as read, in its order; once, after [`DriverEvent::RingChanged`] has
+    /// reported the end. The peer may have taken some of it, and may take others meanwhile. `None`:
+    /// the peer has overwritten what it had not read.
+    fn take_unread(&mut self, session: u64) -> Option<Vec<KeptFrames>> {
+        let _ = session;
+        Some(Vec::new())
     }
 
     /// Writes a piece of a message, at most [`PIECE_BYTES_MAX`] bytes, into the ring of a session,

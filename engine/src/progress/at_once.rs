@@ -3,6 +3,7 @@
 
 use super::datagram::transmit::send_datagram;
 use super::engine::{Engine, EngineState};
+use super::traits::RingSegment;
 use crate::proto::hint::Hint;
 use crate::proto::paths::{PRIMARY, Paths};
 use crate::proto::segments::PostedFrame;
@@ -59,7 +60,11 @@ impl Engine {
         let Some(alone) = core.enter(session).and_then(|(it, cx)| it.alone(cx, frame)) else {
             return false;
         };
-        match alone.send_by_ring(|segment| self.driver.write_segment(ring, segment, true)) {
+        let driver = &mut self.driver;
+        let sent = alone.send_by_ring(|frames, bytes| {
+            driver.write_segment(ring, RingSegment { frames, bytes, is_last: true })
+        });
+        match sent {
             // Datagrams that were queued before go, too.
             Ok(()) => self.driver.flush_datagrams(),
             Err(token) => rings.refuse(session, token, core, controls),

@@ -60,6 +60,9 @@ impl SendCredit {
 pub(crate) struct ReceiveCredit {
     window: u32,
     largest: u32,
+    /// With this credit left the peer needs no more: more than half of the window, and enough for
+    /// its next message.
+    much: u32,
     arrived: u32,
     consumed: u32,
     announced: u32,
@@ -69,7 +72,13 @@ impl ReceiveCredit {
     /// Creates a credit of `window` unconsumed, of which the peer uses up to `largest` at once.
     pub(crate) fn new(window: u32, largest: u32) -> Self {
         debug_assert!(window <= WINDOW_MAX, "windows stay far from the wrap");
-        Self { window, largest, announced: window, ..Self::default() }
+        let credit = Self { window, largest, announced: window, ..Self::default() };
+        credit.with_window(window)
+    }
+
+    /// Returns it with another window.
+    fn with_window(self, window: u32) -> Self {
+        Self { window, much: (window / 2 + 1).max(self.largest), ..self }
     }
 
     /// Returns the window.
@@ -80,7 +89,7 @@ impl ReceiveCredit {
     /// Enlarges the window by `more`; the next limit announces that.
     pub(crate) fn grow(&mut self, more: u32) {
         debug_assert!(self.window <= WINDOW_MAX - more, "windows stay far from the wrap");
-        self.window += more;
+        *self = self.with_window(self.window + more);
         debug_assert!(self.held() <= self.window, "no more is held than was given");
     }
 
@@ -92,7 +101,9 @@ impl ReceiveCredit {
         debug_assert!(peer_credit <= self.window, "the peer has no credit beyond the window");
         let window = peer_credit.max(2 * self.held()).max(least).min(self.window);
         debug_assert!(self.held() <= window, "what is held stays within the window");
-        std::mem::replace(&mut self.window, window) - window
+        let before = self.window;
+        *self = self.with_window(window);
+        before - window
     }
 
     /// Returns the received and unconsumed amount.
@@ -151,9 +162,7 @@ impl ReceiveCredit {
     #[inline(always)]
     pub(crate) fn is_update_due(&self) -> bool {
         // What was freed is part of what the peer has not left.
-        let left = self.left();
-        let has_much_left = left > self.window / 2 && left >= self.largest;
-        !has_much_left && self.is_much_freed()
+        self.left() < self.much && self.is_much_freed()
     }
 
     #[inline(never)]

@@ -10,8 +10,7 @@ use super::core::{Core, ENVELOPES_MIN};
 use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
 use super::operation::{Operation, OperationState};
-use super::segments::Asks;
-use super::segments::SegmentId;
+use super::segments::{Asks, SegmentId, TakenSegment};
 use super::session::{Limits, Session};
 use super::table::Id;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
@@ -64,7 +63,7 @@ impl Core {
                 self.handle_lone_segment(slot, &update, now_ns, effects)
             } else {
                 let segment = self.with(slot, |it, _| it.segments.take_segment(id));
-                let Some(segment) = segment.flatten() else { break };
+                let Some(TakenSegment::Buffer(segment)) = segment.flatten() else { break };
                 let handled = self.handle_lone_segment(slot, segment.whole(), now_ns, effects);
                 self.with(slot, |it, mut cx| it.end_segment(&mut cx, segment, effects));
                 handled

@@ -16,6 +16,7 @@ pub(crate) mod data;
 pub(crate) mod done;
 pub(crate) mod eager;
 pub(crate) mod frame;
+pub(crate) mod frame_range;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod goodbye;
@@ -47,6 +48,7 @@ pub(crate) use data::Data;
 pub(crate) use done::Done;
 pub(crate) use eager::Eager;
 pub(crate) use frame::{Frame, FrameError, Frames};
+pub(crate) use frame_range::{FrameRange, KeptFrames};
 pub(crate) use goodbye::Goodbye;
 pub(crate) use grant::{Grant, GrantOver};
 pub(crate) use hello::{Hello, HelloReply};

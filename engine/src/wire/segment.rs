@@ -27,6 +27,8 @@
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::frame_range::FrameRange;
+
 /// Please answer with an acknowledgement soon.
 pub(crate) const FLAG_ACK_REQUESTED: u16 = 1;
 /// Checksums follow the header.
@@ -52,6 +54,14 @@ pub(crate) struct SegmentHeader {
 }
 
 const _: () = assert!(size_of::<SegmentHeader>() == SEGMENT_HEADER_BYTES);
+
+impl SegmentHeader {
+    /// Returns the numbers of its frames.
+    #[inline(always)]
+    pub(crate) fn range(&self) -> FrameRange {
+        FrameRange { first: self.first_frame.get(), count: self.frames.get() }
+    }
+}
 
 /// Length of the checksums behind the header, in bytes.
 pub(crate) const SEGMENT_SUMS_BYTES: usize = 8;

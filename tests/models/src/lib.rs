@@ -9,3 +9,4 @@ mod handover;
 mod ring_model;
 mod shared_model;
 mod shared_schedules;
+mod wire;

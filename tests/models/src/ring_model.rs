@@ -6,6 +6,8 @@
 
 #[path = "../../../engine/src/driver/shm/doorbell.rs"]
 mod doorbell;
+#[path = "../../../engine/src/driver/shm/entry.rs"]
+mod entry;
 #[path = "../../../engine/src/driver/shm/ring.rs"]
 mod ring;
 
@@ -15,6 +17,7 @@ use std::sync::atomic::Ordering;
 use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
 use loom::thread;
 
+use crate::wire::frame_range::RING_SHORT_BYTES;
 use doorbell::{DoorbellWords, PendingDoorbells};
 use ring::{
     DATAGRAM_MAX, EntryKind, LINE_BYTES, LINES, Lines, PollState, Reader, WakeupHint, Writer,
@@ -71,6 +74,15 @@ impl Lines for Memory {
             return;
         }
         into.copy_from_slice(&self.at(offset / 8).load(Ordering::Relaxed).to_le_bytes());
+    }
+
+    // Of short entries the models use one word.
+    fn write_line(&self, line: usize, bytes: &[u8; RING_SHORT_BYTES]) {
+        self.write(line * LINE_BYTES + 8, &bytes[..8]);
+    }
+
+    fn read_line(&self, line: usize, into: &mut [u8; RING_SHORT_BYTES]) {
+        self.read(line * LINE_BYTES + 8, &mut into[..8]);
     }
 
     fn fence(&self) {

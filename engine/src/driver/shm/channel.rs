@@ -11,7 +11,7 @@ use super::ring::{
 };
 use super::ring_pair::{Ring, RingPair};
 use super::socket;
-use crate::driver::traits::DATAGRAM_BYTES_MAX;
+use crate::driver::traits::{DATAGRAM_BYTES_MAX, KeptFrames, RingSegment};
 use crate::forks::EngineFd;
 use crate::wire::local_peer::SIGNAL_POLL;
 
@@ -107,17 +107,22 @@ impl Channel {
         Ok(is_written || self.backlog.push(datagram))
     }
 
-    /// Writes a segment given in two parts. `false`: no room, or the channel is closing. `is_last`:
-    /// the peer, unless it sleeps, is notified at once.
+    /// Writes a segment. `false`: no room, or the channel is closing. If it is the last one, the
+    /// peer, unless it sleeps, is notified at once.
     #[inline]
     pub(super) fn write_segment(
         &mut self,
-        segment: [&[u8]; 2],
-        is_last: bool,
+        segment: RingSegment<'_>,
     ) -> Result<bool, RingViolation> {
-        self.write_in_turn(is_last, |writer, ring| {
-            writer.write_both(ring, EntryKind::Segment, segment)
+        let entry = segment.frames.map_or(EntryKind::Segment, EntryKind::Frames);
+        self.write_in_turn(segment.is_last, |writer, ring| {
+            writer.write_bytes(ring, entry, segment.bytes)
         })
+    }
+
+    /// The frames that the peer has not reported as read, in their order.
+    pub(super) fn unread(&mut self) -> Result<Vec<KeptFrames>, RingViolation> {
+        self.writer.unread(&self.rings.ring(self.writes))
     }
 
     /// Writes a piece of a message. `false`: no room, or the channel is closing.

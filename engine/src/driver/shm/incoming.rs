@@ -7,6 +7,7 @@ use zerocopy::FromBytes;
 use super::Shm;
 use super::ring::{EntryKind, RingViolation};
 use crate::driver::traits::{DriverCounters, PieceHeader, RingEntry};
+use crate::wire::frame_range::FrameRange;
 use crate::wire::packet;
 
 /// An entry received from a ring.
@@ -15,6 +16,8 @@ pub(super) enum ReceivedEntry {
     Packet,
     /// A segment: session and length.
     Segment(u64, usize),
+    /// Frames: session, numbers and length.
+    Frames(u64, FrameRange, usize),
     /// A piece of a message: session and length.
     Piece(u64, usize),
 }
@@ -32,6 +35,9 @@ impl Shm {
         match self.receive(counters)? {
             ReceivedEntry::Segment(session, length) => {
                 Some((session, RingEntry::Segment(&self.datagram[..length])))
+            }
+            ReceivedEntry::Frames(session, range, length) => {
+                Some((session, RingEntry::Frames(range, &self.datagram[..length])))
             }
             ReceivedEntry::Piece(session, length) => {
                 let (header, _) = PieceHeader::ref_from_prefix(&self.datagram).ok()?;
@@ -82,17 +88,17 @@ impl Shm {
             counters.syscalls += wakes;
         }
         match received {
-            Ok(Some((EntryKind::Segment, length))) => {
+            Ok(Some((EntryKind::Frames(range), length))) => {
                 self.figures.received += 1;
                 counters.datagrams_received += 1;
-                Some(ReceivedEntry::Segment(channel.session, length))
+                Some(ReceivedEntry::Frames(channel.session, range, length))
             }
             Ok(None) if !channel.is_ending() => None,
             other => self.receive_other(index, other, counters),
         }
     }
 
-    /// Handles what was received from a channel instead of a segment.
+    /// Handles what was received from a channel instead of frames.
     #[inline(never)]
     fn receive_other(
         &mut self,
@@ -102,6 +108,11 @@ impl Shm {
     ) -> Option<ReceivedEntry> {
         let channel = self.channels.get_mut(index as usize)?.as_mut()?;
         match received {
+            Ok(Some((EntryKind::Segment, length))) => {
+                self.figures.received += 1;
+                counters.datagrams_received += 1;
+                Some(ReceivedEntry::Segment(channel.session, length))
+            }
             Ok(Some((EntryKind::Piece, length))) => {
                 self.piece = (index, length);
                 self.figures.pieces_received += 1;

@@ -11,9 +11,10 @@ use rustix::io::Errno;
 use super::channel::Channel;
 use super::doorbell::DOORBELLS;
 use super::handshake::{Exchange, HandshakeOutcome, LocalSide};
+use super::ring::RingViolation;
 use super::untrusted::{self, Untrusted};
 use super::{KnownPeer, LISTENER, PROCESS, RingChange, Shm, TIMER, cma, socket, timer};
-use crate::driver::traits::LocalPeer;
+use crate::driver::traits::{KeptFrames, LocalPeer};
 use crate::forks::EngineFd;
 use crate::refused_call::{Seldom, refused};
 use crate::wire::local_peer::{SIGNAL_POLL, SIGNAL_READS};
@@ -72,6 +73,7 @@ impl Shm {
         if let Some(&index) = self.by_session.get(&session) {
             self.remove(index);
         }
+        self.unread.retain(|&(it, _)| it != session);
     }
 
     /// Requests a channel from a local peer.
@@ -325,13 +327,16 @@ impl Shm {
         let session = channel.session;
         tracing::debug!(session, "shared memory with a local peer has ended");
         channel.end();
+        let unread = channel.unread();
         self.ring_changes.push_back(RingChange { session, number: channel.number, is_up: false });
         if channel.is_read {
             self.cma_changes.push_back((session, false));
         }
         // The end is reported once.
         let _ = epoll::delete(&self.epoll, &channel.socket);
-        if channel.has_received() {
+        let has_received = channel.has_received();
+        self.keep_unread(session, unread);
+        if has_received {
             self.mark_pending(index);
         } else {
             self.remove(index);
@@ -426,11 +431,13 @@ impl Shm {
 
     #[cold]
     pub(super) fn remove(&mut self, index: u32) {
-        let Some(channel) = self.channels.get_mut(index as usize).and_then(Option::take) else {
+        let Some(mut channel) = self.channels.get_mut(index as usize).and_then(Option::take) else {
             return;
         };
         self.figures.ended += 1;
         if !channel.is_ending() {
+            let unread = channel.unread();
+            self.keep_unread(channel.session, unread);
             let Channel { session, number, .. } = channel;
             self.ring_changes.push_back(RingChange { session, number, is_up: false });
         }
@@ -444,5 +451,13 @@ impl Shm {
         self.by_session.remove(&channel.session);
         self.remove_channel(index);
         self.last = (0, 0);
+    }
+
+    /// Keeps what a ring that ends has of its writer.
+    fn keep_unread(&mut self, session: u64, unread: Result<Vec<KeptFrames>, RingViolation>) {
+        match unread {
+            Ok(kept) => self.unread.extend(kept.into_iter().map(|kept| (session, Some(kept)))),
+            Err(RingViolation) => self.unread.push((session, None)),
+        }
     }
 }

@@ -34,6 +34,7 @@ pub(crate) mod cma;
 mod discovery;
 mod doorbell;
 mod doorbell_page;
+mod entry;
 mod handshake;
 mod incoming;
 mod local_peers;
@@ -67,7 +68,9 @@ use self::handshake::Exchange;
 use self::polling::Polling;
 use self::ring::{DATAGRAM_MAX, RingViolation};
 use self::socket::LocalListener;
-use crate::driver::traits::{DriverCounters, LocalPeer, SharedMemoryFigures};
+use crate::driver::traits::{
+    DriverCounters, KeptFrames, LocalPeer, RingSegment, SharedMemoryFigures,
+};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
 use crate::wire::packet;
@@ -164,6 +167,8 @@ pub(super) struct Shm {
     cma_changes: VecDeque<(u64, bool)>,
     /// Sessions that gained or lost their ring.
     ring_changes: VecDeque<RingChange>,
+    /// What rings that have ended kept, by session. `None`: the peer has overwritten it.
+    unread: Vec<(u64, Option<KeptFrames>)>,
     /// Sessions whose peer's process has ended, reported after all entries of its ring.
     ended_processes: VecDeque<u64>,
 }
@@ -216,6 +221,7 @@ impl Shm {
             cookie: has_cma.then(ProcessCookie::new).transpose()?.map(Arc::new),
             cma_changes: VecDeque::new(),
             ring_changes: VecDeque::new(),
+            unread: Vec::new(),
             ended_processes: VecDeque::new(),
         })
     }
@@ -312,13 +318,17 @@ impl Shm {
     pub(super) fn write_segment(
         &mut self,
         session: u64,
-        segment: [&[u8]; 2],
-        is_last: bool,
+        segment: RingSegment<'_>,
         counters: &mut DriverCounters,
     ) -> bool {
-        let is_taken =
-            self.with_channel(session, |channel| channel.write_segment(segment, is_last));
+        let is_taken = self.with_channel(session, |channel| channel.write_segment(segment));
         self.count_sent(is_taken, counters)
+    }
+
+    /// See [`crate::driver::traits::DatagramIo::take_unread`].
+    pub(super) fn take_unread(&mut self, session: u64) -> Option<Vec<KeptFrames>> {
+        let of_session = self.unread.extract_if(.., |(it, _)| *it == session);
+        of_session.map(|(_, frames)| frames).collect()
     }
 
     /// See [`crate::driver::traits::DatagramIo::write_piece`].

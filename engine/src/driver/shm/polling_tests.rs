@@ -7,7 +7,7 @@ use super::super::ring::WakeupHint;
 use super::super::tests::{
     KEY, LONG, datagram, engine, is_readable, peer, segment, send, serve, take,
 };
-use super::super::{DriverCounters, Shm, socket};
+use super::super::{DriverCounters, RingSegment, Shm, socket};
 use super::{DOORBELL_POLLS_PER_CHECK, POLLED, STREAK};
 use crate::wire::local_peer::SIGNAL_POLL;
 
@@ -288,11 +288,11 @@ fn last_segment_needs_a_flush_only_if_its_reader_sleeps() {
     for session in [polled(&hub)[0], silent] {
         assert_eq!(segment(&mut hub), None);
         let other = &mut others[session as usize - 1];
-        assert!(other.write_segment(session, [b"last", &[]], true, &mut counters));
+        assert!(other.write_segment(session, RingSegment::whole(b"last", true), &mut counters));
         assert!(!other.is_behind() && hub.has_received(false));
         assert_eq!(segment(&mut hub), Some((session, b"last".to_vec())));
         hub.serve(true);
-        assert!(other.write_segment(session, [b"wake up", &[]], true, &mut counters));
+        assert!(other.write_segment(session, RingSegment::whole(b"wake up", true), &mut counters));
         assert!(other.is_behind() && !is_readable(hub.epoll.as_fd()));
         other.flush(&mut counters);
         assert!(!other.is_behind() && is_readable(hub.epoll.as_fd()));

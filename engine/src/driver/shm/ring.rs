@@ -9,20 +9,28 @@
 //!         reader's   both's     writer's: whole lines of 64 bytes per entry
 //! ```
 //!
-//! An entry begins with a word that holds its length plus 1; its bytes follow, wrapping at the end
-//! of the ring, and the next entry begins at the next line. A word of 0 means that no entry is
-//! there yet. The writer clears the word after an entry before it stores the entry's own word,
-//! which is the last store: so payload of an earlier lap is never taken for a length. The reader
-//! polls one line, and a short entry costs the two sides that line and the next.
+//! An entry begins with a word that holds its length plus 1, its kind and, for the frames of a
+//! segment, their numbers; its bytes follow, wrapping at the end of the ring, and the next entry
+//! begins at the next line ([`EntryWord`]). A word of 0 means that no entry is there yet. The
+//! writer clears the word after an entry before it stores the entry's own word, which is the last
+//! store: so payload of an earlier lap is never taken for a length. The reader polls one line, and
+//! a short entry costs the two sides that line and the next.
 //!
 //! A piece of a message has its header in its first line and its bytes from the next line on: they
 //! are copied from the sender's memory into the ring, and from there to their destination.
+//!
+//! Frames stay in the ring until its reader has taken them: if the ring ends before, their writer
+//! reads them back ([`Writer::unread`]), to send them again by another transport.
 //!
 //! Nothing is read twice. The reader loads the length once, validates it, copies, and validates the
 //! copy; the writer validates the published read position. Whatever the other side writes, at any
 //! time, both access only the ring, and take a bounded number of steps.
 
 use std::sync::atomic::Ordering;
+
+use super::entry::EntryWord;
+pub(crate) use super::entry::{EntryKind, RingViolation};
+use crate::wire::frame_range::{KeptFrames, RING_SHORT_BYTES, RingBytes};
 
 /// Bytes of a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
@@ -60,6 +68,7 @@ const _: () = assert!(
     lines_of_piece(PIECE_BYTES_MAX) + RESERVED_LINES < ROOM - PUBLISH_EVERY,
     "a piece fits although the last lines read were not published"
 );
+const _: () = assert!(RING_SHORT_BYTES == LINE_BYTES - WORD_BYTES);
 const _: () = assert!(HEADER_BYTES.is_multiple_of(WORD_BYTES) && HEADER_BYTES < LINE_BYTES);
 const _: () = assert!(
     lines_of(DATAGRAM_MAX) < ROOM - PUBLISH_EVERY,
@@ -77,6 +86,10 @@ pub(crate) trait Lines {
     fn write(&self, offset: usize, bytes: &[u8]);
     /// Copies from `offset`.
     fn read(&self, offset: usize, into: &mut [u8]);
+    /// Copies these bytes to a line, after its first word.
+    fn write_line(&self, line: usize, bytes: &[u8; RING_SHORT_BYTES]);
+    /// Copies them from there.
+    fn read_line(&self, line: usize, into: &mut [u8; RING_SHORT_BYTES]);
     /// Orders earlier stores before later loads.
     fn fence(&self);
 }
@@ -102,21 +115,14 @@ pub(crate) enum WakeupHint {
     WakeUp,
 }
 
-/// The kind of an entry.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum EntryKind {
-    /// A packet, as it would be sent by UDP.
-    Packet,
-    /// A segment, without a packet around it.
-    Segment,
-    /// A piece of a message.
-    Piece,
+/// Lines of an entry of this kind and length.
+#[inline(always)]
+const fn lines_of_entry(entry: EntryKind, length: usize) -> usize {
+    match entry {
+        EntryKind::Piece => lines_of_piece(length - HEADER_BYTES),
+        _ => lines_of(length),
+    }
 }
-
-/// Flag of a segment in the word of an entry.
-const SEGMENT: u64 = 1 << 32;
-/// Flag of a piece.
-const PIECE: u64 = 1 << 33;
 
 /// Lines of a packet or segment: those before its last byte, and that byte's.
 const fn lines_of(length: usize) -> usize {
@@ -127,10 +133,6 @@ const fn lines_of(length: usize) -> usize {
 const fn lines_of_piece(length: usize) -> usize {
     1 + length.div_ceil(LINE_BYTES)
 }
-
-/// The other side violated the ring protocol: close the channel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RingViolation;
 
 /// A position in the ring, and the total number of lines before it.
 #[derive(Clone, Copy, Debug)]
@@ -232,31 +234,35 @@ impl Writer {
         entry: EntryKind,
         datagram: &[u8],
     ) -> Result<bool, RingViolation> {
-        self.write_both(ring, entry, [datagram, &[]])
+        self.write_bytes(ring, entry, RingBytes::Parts([datagram, &[]]))
     }
 
-    /// The same, given in two parts, the first of which has whole words.
+    /// The same.
     #[inline(always)]
-    pub(crate) fn write_both(
+    pub(crate) fn write_bytes(
         &mut self,
         ring: &impl Lines,
         entry: EntryKind,
-        [first, second]: [&[u8]; 2],
+        bytes: RingBytes<'_>,
     ) -> Result<bool, RingViolation> {
-        let length = first.len() + second.len();
+        let length = bytes.len();
         debug_assert!(length <= DATAGRAM_MAX);
         let lines = lines_of(length);
         if !self.check_room(ring, lines)? {
             return Ok(false);
         }
         let (here, next) = (self.at, self.at.after(lines));
-        write_at(ring, here.bytes(), first);
-        if !second.is_empty() {
-            write_second(ring, here.bytes() + first.len(), second);
+        match bytes {
+            RingBytes::Short(bytes, _) => ring.write_line(here.line, bytes),
+            RingBytes::Parts([first, second]) => {
+                write_at(ring, here.bytes(), first);
+                if !second.is_empty() {
+                    write_second(ring, here.bytes() + first.len(), second);
+                }
+            }
         }
         ring.store(next.word(), 0, Ordering::Relaxed);
-        let kind = if entry == EntryKind::Segment { SEGMENT } else { 0 };
-        ring.store(here.word(), (length as u64 + 1) | kind, Ordering::Release);
+        ring.store(here.word(), EntryWord::new(entry, length).0, Ordering::Release);
         self.at = next;
         Ok(true)
     }
@@ -279,10 +285,36 @@ impl Writer {
         ring.write(here.bytes(), header);
         write_at(ring, here.after(1).line * LINE_BYTES, bytes);
         ring.store(next.word(), 0, Ordering::Relaxed);
-        let length = (HEADER_BYTES + bytes.len()) as u64;
-        ring.store(here.word(), (length + 1) | PIECE, Ordering::Release);
+        let word = EntryWord::new(EntryKind::Piece, HEADER_BYTES + bytes.len());
+        ring.store(here.word(), word.0, Ordering::Release);
         self.at = next;
         Ok(true)
+    }
+
+    /// Copies the frames in the ring that its reader has not published as read, in their order.
+    /// The reader may have taken some of them, and may take others meanwhile.
+    ///
+    /// RR-SHM-8.
+    pub(crate) fn unread(&mut self, ring: &impl Lines) -> Result<Vec<KeptFrames>, RingViolation> {
+        self.read_consumed(ring)?;
+        let mut unread = Vec::new();
+        let mut at = Position::START.after((self.consumed % ROOM as u64) as usize);
+        at.passed = self.consumed;
+        while at.passed < self.at.passed {
+            let word = EntryWord(ring.load(at.word(), Ordering::Relaxed));
+            let (entry, length) = word.parse()?;
+            let next = at.after(lines_of_entry(entry, length));
+            if next.passed > self.at.passed {
+                return Err(RingViolation);
+            }
+            if let EntryKind::Frames(range) = entry {
+                let mut bytes = vec![0; length];
+                read_at(ring, at.bytes(), &mut bytes);
+                unread.push(KeptFrames { range, bytes });
+            }
+            at = next;
+        }
+        Ok(unread)
     }
 
     /// Whether there is room for `lines` plus one, whose word is cleared, according to the
@@ -298,13 +330,19 @@ impl Writer {
     /// The same, once the position that was published since is read.
     #[cold]
     fn check_new_room(&mut self, ring: &impl Lines, lines: usize) -> Result<bool, RingViolation> {
+        self.read_consumed(ring)?;
+        Ok(self.has_room(lines + 1))
+    }
+
+    /// Loads the position that the reader has published.
+    fn read_consumed(&mut self, ring: &impl Lines) -> Result<(), RingViolation> {
         let reported_tail = ring.load(CONSUMED, Ordering::Acquire);
         // The position never decreases, and never exceeds what was written.
         if reported_tail < self.consumed || reported_tail > self.at.passed {
             return Err(RingViolation);
         }
         self.consumed = reported_tail;
-        Ok(self.has_room(lines + 1))
+        Ok(())
     }
 
     #[inline]
@@ -392,42 +430,35 @@ impl Reader {
         if word == 0 {
             return Ok(None);
         }
-        if word & PIECE != 0 {
-            return self.read_header(ring, word, into).map(Some);
+        let word = EntryWord(word);
+        if let (Some((range, length)), Some(into)) = (word.short_frames(), into.first_chunk_mut()) {
+            ring.read_line(self.at.line, into);
+            self.at = self.at.after(1);
+            self.publish_tail(ring);
+            return Ok(Some((EntryKind::Frames(range), length)));
         }
-        let entry = if word & SEGMENT == 0 { EntryKind::Packet } else { EntryKind::Segment };
-        // Without a length it is too long.
-        let length = (word & !SEGMENT).wrapping_sub(1);
-        if length > DATAGRAM_MAX as u64 {
-            return Err(RingViolation);
-        }
-        let length = length as usize;
-        let Some(into) = into.get_mut(..length) else { return Err(RingViolation) };
-        read_at(ring, self.at.bytes(), into);
-        self.at = self.at.after(lines_of(length));
-        self.publish_tail(ring);
-        Ok(Some((entry, length)))
+        self.read_other(ring, word, into).map(Some)
     }
 
-    /// Reads the header of the next entry, a piece, whose word this is.
+    /// Reads an entry that is not short frames.
     #[inline(never)]
-    fn read_header(
+    fn read_other(
         &mut self,
         ring: &impl Lines,
-        word: u64,
+        word: EntryWord,
         into: &mut [u8],
     ) -> Result<(EntryKind, usize), RingViolation> {
-        // With the flag of a segment it is too long.
-        let length = (word & !PIECE).checked_sub(1 + HEADER_BYTES as u64);
-        let length = length.filter(|&length| length <= PIECE_BYTES_MAX as u64);
-        let (Some(length), Some(into)) = (length, into.get_mut(..HEADER_BYTES)) else {
-            return Err(RingViolation);
-        };
-        let length = length as usize;
-        ring.read(self.at.bytes(), into);
-        // The position is published when the bytes have been read.
-        self.at = self.at.after(lines_of_piece(length));
-        Ok((EntryKind::Piece, length))
+        let (entry, length) = word.parse()?;
+        let copied = if entry == EntryKind::Piece { HEADER_BYTES } else { length };
+        let Some(into) = into.get_mut(..copied) else { return Err(RingViolation) };
+        read_at(ring, self.at.bytes(), into);
+        self.at = self.at.after(lines_of_entry(entry, length));
+        if entry == EntryKind::Piece {
+            // The position is published when the bytes have been read.
+            return Ok((entry, length - HEADER_BYTES));
+        }
+        self.publish_tail(ring);
+        Ok((entry, length))
     }
 
     /// Copies the bytes of the piece whose header [`Self::read`] has just returned.

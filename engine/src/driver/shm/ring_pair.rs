@@ -5,13 +5,15 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::mapping::SharedMapping;
-use super::ring::{Lines, RING_BYTES};
+use super::ring::{LINE_BYTES, Lines, RING_BYTES};
+use crate::wire::frame_range::RING_SHORT_BYTES;
 
 /// One ring in each direction.
 pub(super) const RING_PAIR_BYTES: usize = 2 * RING_BYTES;
 
 const WORD_BYTES: usize = size_of::<u64>();
 const RING_WORDS: usize = RING_BYTES / WORD_BYTES;
+const SHORT_WORDS: usize = RING_SHORT_BYTES / WORD_BYTES;
 
 /// Two rings, mapped.
 #[derive(Debug)]
@@ -66,6 +68,12 @@ impl<'a> Ring<'a> {
         &self.words[word]
     }
 
+    #[inline(always)]
+    fn line(&self, line: usize) -> &[AtomicU64; LINE_BYTES / WORD_BYTES] {
+        let (lines, _) = self.words.as_chunks();
+        &lines[line]
+    }
+
     /// The `count` words at `offset`, which is a word boundary, and those after them.
     #[inline]
     fn words(&self, offset: usize, count: usize) -> (&'a [AtomicU64], &'a [AtomicU64]) {
@@ -106,6 +114,26 @@ impl Lines for Ring<'_> {
             let last = after[0].load(Ordering::Relaxed).to_ne_bytes();
             let length = rest.len();
             rest.copy_from_slice(&last[..length]);
+        }
+    }
+
+    #[inline(always)]
+    fn write_line(&self, line: usize, bytes: &[u8; RING_SHORT_BYTES]) {
+        let (words, _) = bytes.as_chunks();
+        let [_, line @ ..] = self.line(line);
+        // A loop over an index is unrolled.
+        #[allow(clippy::needless_range_loop)]
+        for at in 0..SHORT_WORDS {
+            line[at].store(u64::from_ne_bytes(words[at]), Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    fn read_line(&self, line: usize, into: &mut [u8; RING_SHORT_BYTES]) {
+        let (words, _) = into.as_chunks_mut();
+        let [_, line @ ..] = self.line(line);
+        for (word, bytes) in line.iter().zip(words) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
         }
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::wire::frame_range::FrameRange;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -40,6 +41,14 @@ impl Lines for Plain {
         }
     }
 
+    fn write_line(&self, line: usize, bytes: &[u8; RING_SHORT_BYTES]) {
+        self.write(line * LINE_BYTES + WORD_BYTES, bytes);
+    }
+
+    fn read_line(&self, line: usize, into: &mut [u8; RING_SHORT_BYTES]) {
+        self.read(line * LINE_BYTES + WORD_BYTES, into);
+    }
+
     fn fence(&self) {}
 }
 
@@ -50,7 +59,9 @@ fn payload(number: u64, length: usize) -> Vec<u8> {
 }
 
 fn entry(number: u64) -> EntryKind {
-    [EntryKind::Segment, EntryKind::Packet, EntryKind::Piece][(number % 3) as usize]
+    let range = FrameRange { first: (number as u32).wrapping_mul(0x4000_0001), count: !0 };
+    [EntryKind::Segment, EntryKind::Packet, EntryKind::Piece, EntryKind::Frames(range)]
+        [(number % 4) as usize]
 }
 
 /// Writes an entry; a piece uses the first bytes of its payload as header, a segment is given in
@@ -61,12 +72,17 @@ fn write(writer: &mut Writer, ring: &Plain, entry: EntryKind, payload: &[u8]) ->
             writer.write_piece(ring, header, bytes).ok()
         }
         (EntryKind::Piece, _) => Some(false),
-        (EntryKind::Segment, _) => {
+        (EntryKind::Frames(_), _) if payload.len() <= RING_SHORT_BYTES => {
+            let mut short = [9; RING_SHORT_BYTES];
+            short[..payload.len()].copy_from_slice(payload);
+            writer.write_bytes(ring, entry, RingBytes::Short(&short, payload.len())).ok()
+        }
+        (EntryKind::Segment | EntryKind::Frames(_), _) => {
             let words = payload.len() / WORD_BYTES;
             let first = words * (payload.len() * 7 % 11) / 10 * WORD_BYTES;
             let (first, second) = payload.split_at(first.min(payload.len()));
             let both = if second.is_empty() { [payload, &[]] } else { [first, second] };
-            writer.write_both(ring, entry, both).ok()
+            writer.write_bytes(ring, entry, RingBytes::Parts(both)).ok()
         }
         _ => writer.write(ring, entry, payload).ok(),
     }
@@ -152,6 +168,40 @@ proptest! {
         }
     }
 
+    /// RR-SHM-8
+    #[test]
+    fn unread_is_what_the_reader_has_not_reported(
+        steps in prop::collection::vec(step(), 0..400),
+    ) {
+        let (ring, mut writer, mut reader) = (Plain::new(), Writer::new(), Reader::new());
+        let (mut written, mut into) = (VecDeque::new(), vec![0; DATAGRAM_MAX]);
+        for (number, step) in steps.into_iter().enumerate() {
+            let number = number as u64;
+            match step {
+                Step::Write(length) => {
+                    let (at, bytes) = (writer.at.passed, payload(number, length));
+                    if write(&mut writer, &ring, entry(number), &bytes) == Some(true) {
+                        written.push_back((at, entry(number), bytes));
+                    }
+                }
+                Step::Read => {
+                    read(&mut reader, &ring, &mut into);
+                }
+                Step::ReadAll => while read(&mut reader, &ring, &mut into).is_some() {},
+            }
+            let reported = reader.reported_tail();
+            written.retain(|&(at, ..)| at >= reported);
+            let expected: Vec<KeptFrames> = written
+                .iter()
+                .filter_map(|(_, entry, bytes)| match *entry {
+                    EntryKind::Frames(range) => Some(KeptFrames { range, bytes: bytes.clone() }),
+                    _ => None,
+                })
+                .collect();
+            prop_assert_eq!(writer.unread(&ring), Ok(expected));
+        }
+    }
+
     /// RR-SHM-5: the other side may write anything, anywhere, at any time.
     #[test]
     fn corrupted_ring_never_panics_or_overruns(
@@ -170,7 +220,8 @@ proptest! {
                 Step::Write(length) => {
                     let Some(side) = &mut writer else { continue };
                     let entry = entry(length as u64);
-                    if write(side, &ring, entry, &payload(1, length)).is_none() {
+                    let written = write(side, &ring, entry, &payload(1, length));
+                    if written.is_none() || side.unread(&ring).is_err() {
                         writer = None;
                     }
                 }
@@ -198,7 +249,7 @@ proptest! {
 fn corrupt_value() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..3_u64,
-        SEGMENT..SEGMENT + 99,
+        (0..4_u64, 0..99_u64).prop_map(|(kind, length)| kind << EntryWord::KIND_SHIFT | length),
         0..=DATAGRAM_MAX as u64 + 2,
         Just(u64::MAX),
         any::<u64>()
@@ -208,9 +259,11 @@ fn corrupt_value() -> impl Strategy<Value = u64> {
 #[test]
 fn impossible_length_or_tail_is_a_violation() {
     let (ring, mut into) = (Plain::new(), vec![0; DATAGRAM_MAX]);
-    for word in
-        [DATAGRAM_MAX as u64 + 2, 1 << 33, SEGMENT, SEGMENT | (DATAGRAM_MAX as u64 + 2), u64::MAX]
-    {
+    let kinds = [0, 1, 2, 3].map(|kind| kind << EntryWord::KIND_SHIFT);
+    let too_long = kinds.map(|kind| kind | (DATAGRAM_MAX as u64 + 2));
+    // Without a length, with numbers that only frames have, and a piece shorter than its header.
+    let others = [kinds[1], kinds[2], kinds[3], 1 << 33, 1 << 16 | 5, kinds[2] | 24, u64::MAX];
+    for word in too_long.into_iter().chain(others) {
         ring.store(Position::START.word(), word, Ordering::Relaxed);
         assert_eq!(Reader::new().read(&ring, &mut into), Err(RingViolation), "{word}");
     }

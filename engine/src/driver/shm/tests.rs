@@ -119,11 +119,11 @@ fn ring_keeps_order_and_reports_when_full() {
     assert!(numbers[0].is_some() && numbers[0] == numbers[1], "{numbers:?}");
     assert!(both.iter_mut().all(|shm| shm.next_ring_change().is_none()));
     let [ours, theirs] = &mut both;
-    assert!(!ours.write_segment(6, [b"no channel", &[]], false, &mut counters));
+    assert!(!ours.write_segment(6, RingSegment::whole(b"no channel", false), &mut counters));
     let text = datagram(5, b"a packet");
-    assert!(ours.write_segment(5, [b"first", &[]], false, &mut counters));
+    assert!(ours.write_segment(5, RingSegment::whole(b"first", false), &mut counters));
     assert!(send(ours, &text));
-    assert!(ours.write_segment(5, [b"second", &[]], false, &mut counters));
+    assert!(ours.write_segment(5, RingSegment::whole(b"second", false), &mut counters));
     assert_eq!(theirs.take_packet(), None);
     assert_eq!(segment(theirs), Some((5, b"first".to_vec())));
     assert_eq!(segment(theirs), None, "a packet goes first");
@@ -135,8 +135,7 @@ fn ring_keeps_order_and_reports_when_full() {
     let mut written = 0_u32;
     while ours.write_segment(
         5,
-        [&[written as u8; RING_SEGMENT_BYTES_MAX], &[]],
-        false,
+        RingSegment::whole(&[written as u8; RING_SEGMENT_BYTES_MAX], false),
         &mut counters,
     ) {
         written += 1;
@@ -146,7 +145,11 @@ fn ring_keeps_order_and_reports_when_full() {
         assert_eq!(segment(theirs), Some((5, vec![number as u8; RING_SEGMENT_BYTES_MAX])));
     }
     assert_eq!(segment(theirs), None);
-    assert!(ours.write_segment(5, [b"there is room again", &[]], false, &mut counters));
+    assert!(ours.write_segment(
+        5,
+        RingSegment::whole(b"there is room again", false),
+        &mut counters
+    ));
 }
 
 /// The header of a piece of the message at `offset`.
@@ -185,7 +188,7 @@ fn pieces_keep_order_and_leave_room_for_segments() {
             let long = [3; DATAGRAM_BYTES_MAX];
             if round % 3 == 0 {
                 assert!(
-                    ours.write_segment(5, [&long, &[]], false, &mut counters),
+                    ours.write_segment(5, RingSegment::whole(&long, false), &mut counters),
                     "pieces fill the ring"
                 );
             }
@@ -292,7 +295,11 @@ fn writer_waiting_for_room_is_woken_once() {
 fn ring_end_is_reported_once() {
     let [mut ours, mut theirs] = shared(5);
     let number = ring_change(&mut ours, 5, true);
-    assert!(theirs.write_segment(5, [b"last words", &[]], false, &mut DriverCounters::default()));
+    assert!(theirs.write_segment(
+        5,
+        RingSegment::whole(b"last words", false),
+        &mut DriverCounters::default()
+    ));
     drop(theirs);
     let start = Instant::now();
     let ended = loop {
@@ -303,7 +310,11 @@ fn ring_end_is_reported_once() {
         serve(std::slice::from_mut(&mut ours));
     };
     assert_eq!(number, Some(ended));
-    assert!(!ours.write_segment(5, [b"no channel", &[]], false, &mut DriverCounters::default()));
+    assert!(!ours.write_segment(
+        5,
+        RingSegment::whole(b"no channel", false),
+        &mut DriverCounters::default()
+    ));
     assert_eq!(segment(&mut ours), Some((5, b"last words".to_vec())));
     assert_eq!(segment(&mut ours), None);
     assert!(!ours.is_up());

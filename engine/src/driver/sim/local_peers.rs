@@ -15,8 +15,11 @@ use std::sync::Arc;
 use super::lane::{self, PendingEvent};
 use super::net::{Item, Net};
 use crate::driver::shm::cma::AttachedProcess;
-use crate::driver::traits::{CmaLocation, DriverEvent, LocalPeer, PieceHeader, ProcessCookie};
+use crate::driver::traits::{
+    CmaLocation, DriverEvent, KeptFrames, LocalPeer, PieceHeader, ProcessCookie,
+};
 use crate::memory::Shape;
+use crate::wire::frame_range::FrameRange;
 
 /// Maximum time until the two engines of a session connect, and maximum delay of a retry, in
 /// nanoseconds.
@@ -25,6 +28,8 @@ const RETRY_NS: u64 = 20_000_000;
 /// With ring ends enabled, one in so many written pieces ends its ring: pieces in the ring are lost
 /// then.
 const PIECES_PER_END: usize = 15;
+/// A reader reports one in so many frames, with those before it.
+const FRAMES_PER_REPORT: usize = 8;
 /// Connection attempts of the initiator of a session.
 const TRIES: u32 = 6;
 
@@ -59,6 +64,8 @@ struct Known {
     cookie: Option<Arc<ProcessCookie>>,
     /// Events of one session keep their order.
     reported_ns: u64,
+    /// What rings that have ended kept.
+    unread: Vec<KeptFrames>,
 }
 
 /// An entry of a ring.
@@ -74,6 +81,7 @@ struct Entry {
 pub(super) enum Kind {
     Packet,
     Segment,
+    Frames(FrameRange),
     Piece(PieceHeader),
 }
 
@@ -90,6 +98,10 @@ struct Side {
     written: VecDeque<Entry>,
     /// Size of the entries.
     bytes: usize,
+    /// Frames that it wrote, and the reader has not reported as read.
+    kept: VecDeque<KeptFrames>,
+    /// Those of them that the reader has read.
+    read_unreported: usize,
     /// Entries were written since the last flush.
     is_behind: bool,
 }
@@ -104,6 +116,8 @@ impl Side {
             has_left: false,
             written,
             bytes: 0,
+            kept: VecDeque::new(),
+            read_unreported: 0,
             is_behind: false,
         }
     }
@@ -141,6 +155,7 @@ pub(super) struct LocalPeers {
 /// An entry as returned to the reader.
 pub(super) enum ReadEntry {
     Segment(u64, Vec<u8>),
+    Frames(u64, FrameRange, Vec<u8>),
     Piece(u64, PieceHeader, Vec<u8>),
     Packet(SocketAddr, Vec<u8>),
 }
@@ -187,7 +202,8 @@ impl Net {
     ) {
         let LocalPeer { session, address, is_initiator, .. } = *peer;
         self.disconnect_peer(host, session);
-        let known = Known { session, host, address, is_initiator, cookie, reported_ns: 0 };
+        let (reported_ns, unread) = (0, Vec::new());
+        let known = Known { session, host, address, is_initiator, cookie, reported_ns, unread };
         self.local_peers.known.push(known);
         if is_initiator {
             self.plan_discovery(host, session, 0, DISCOVERY_NS);
@@ -260,11 +276,15 @@ impl Net {
         let Some(side) = rings[index].sides.iter_mut().find(|side| side.host == host) else {
             return;
         };
-        if !self.local_peers.known.iter().any(|it| (it.host, it.session) == (host, session)) {
-            return;
-        }
+        let mut known = self.local_peers.known.iter_mut();
+        let known = known.find(|it| (it.host, it.session) == (host, session));
+        let Some(known) = known else { return };
         side.is_open = is_up;
         side.is_leaving = !is_up;
+        if !is_up {
+            known.unread.extend(side.kept.drain(..));
+            side.read_unreported = 0;
+        }
         self.leave_drained(index, host);
     }
 
@@ -408,6 +428,9 @@ impl Net {
         }
         let sender = self.hosts[host].process_name(host);
         self.wire.add_to_ring(sender, session, &kind, bytes);
+        if let Kind::Frames(range) = kind {
+            side.kept.push_back(KeptFrames { range, bytes: bytes.to_vec() });
+        }
         if have_ended {
             return true;
         }
@@ -476,12 +499,19 @@ impl Net {
                 continue;
             };
             written.bytes -= bytes.len();
+            if matches!(kind, Kind::Frames(_)) {
+                self.report_read(index, 1 - reader);
+            }
             self.leave_drained(index, host);
             self.hosts[host].socket.handled += 1;
             match kind {
                 Kind::Segment => {
                     self.local_peers.read[0] += 1;
                     return Some(ReadEntry::Segment(session, bytes));
+                }
+                Kind::Frames(range) => {
+                    self.local_peers.read[0] += 1;
+                    return Some(ReadEntry::Frames(session, range, bytes));
                 }
                 Kind::Piece(header) => {
                     self.local_peers.read[2] += 1;
@@ -494,6 +524,27 @@ impl Net {
             return known.map(|known| ReadEntry::Packet(known.address, bytes));
         }
         None
+    }
+
+    /// Notes frames read. A reader reports them late, and not all at a time.
+    fn report_read(&mut self, index: usize, writer: usize) {
+        let side = &mut self.local_peers.rings[index].sides[writer];
+        if side.read_unreported == side.kept.len() {
+            // The writer has taken them back.
+            return;
+        }
+        side.read_unreported += 1;
+        if self.hosts[side.host].random.rings.one_in(FRAMES_PER_REPORT) {
+            side.kept.drain(..side.read_unreported);
+            side.read_unreported = 0;
+        }
+    }
+
+    /// Returns what rings of the session that have ended kept for `host`.
+    pub(super) fn take_unread(&mut self, host: usize, session: u64) -> Vec<KeptFrames> {
+        let mut known = self.local_peers.known.iter_mut();
+        let known = known.find(|it| (it.host, it.session) == (host, session));
+        known.map_or_else(Vec::new, |known| std::mem::take(&mut known.unread))
     }
 
     /// Reads a part of a message from the memory of a session's peer.

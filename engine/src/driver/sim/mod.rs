@@ -41,8 +41,11 @@ use crate::driver::traits::{
     Unacked,
 };
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
-use crate::driver::traits::{CmaLocation, LocalPeer, PieceHeader, ProcessCookie, RingEntry};
+use crate::driver::traits::{
+    CmaLocation, KeptFrames, LocalPeer, PieceHeader, ProcessCookie, RingEntry, RingSegment,
+};
 use crate::memory::Shape;
+use crate::wire::frame_range::RingBytes;
 use crate::wire::packet;
 
 /// The network shared by all drivers of one world.
@@ -384,9 +387,17 @@ impl DatagramIo for SimDriver {
         self.net.borrow_mut().disconnect_peer(self.host, session);
     }
 
-    fn write_segment(&mut self, session: u64, segment: [&[u8]; 2], _is_last: bool) -> bool {
-        let segment = segment.concat();
-        self.net.borrow_mut().write_ring(self.host, session, Kind::Segment, &segment)
+    fn write_segment(&mut self, session: u64, segment: RingSegment<'_>) -> bool {
+        let kind = segment.frames.map_or(Kind::Segment, Kind::Frames);
+        let bytes = match segment.bytes {
+            RingBytes::Short(bytes, length) => bytes[..length].to_vec(),
+            RingBytes::Parts(parts) => parts.concat(),
+        };
+        self.net.borrow_mut().write_ring(self.host, session, kind, &bytes)
+    }
+
+    fn take_unread(&mut self, session: u64) -> Option<Vec<KeptFrames>> {
+        Some(self.net.borrow_mut().take_unread(self.host, session))
     }
 
     fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {
@@ -401,6 +412,10 @@ impl DatagramIo for SimDriver {
             ReadEntry::Segment(session, bytes) => {
                 self.segment = bytes;
                 Some((session, RingEntry::Segment(&self.segment)))
+            }
+            ReadEntry::Frames(session, range, bytes) => {
+                self.segment = bytes;
+                Some((session, RingEntry::Frames(range, &self.segment)))
             }
             ReadEntry::Piece(session, header, bytes) => {
                 (self.header, self.segment) = (header, bytes);

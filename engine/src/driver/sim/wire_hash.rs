@@ -100,9 +100,15 @@ impl WireHashes {
         bytes: &[u8],
     ) {
         let channel = Channel::Ring { sender, session };
+        let mut numbers = [0; 6];
         let (number, header, content) = match kind {
             Kind::Packet => (0, &[][..], without_tag(bytes)),
             Kind::Segment => (1, &[][..], bytes),
+            Kind::Frames(range) => {
+                numbers[..4].copy_from_slice(&range.first.to_le_bytes());
+                numbers[4..].copy_from_slice(&range.count.to_le_bytes());
+                (3, &numbers[..], bytes)
+            }
             Kind::Piece(header) => (2, header.as_bytes(), bytes),
         };
         let [before, time, after] = match kind {

@@ -268,7 +268,9 @@ impl Engine {
         for session in 0..self.state.controls.slots() {
             let state = &mut *self.state;
             state.core.with(session, |it, cx| it.set_cma(cx, false));
-            state.paths.set_ring(&mut state.core, session, None);
+            // An engine without outstanding operations has nothing in a ring.
+            let is_intact = state.paths.set_ring(&mut state.core, session, None, &[]);
+            debug_assert!(is_intact, "it keeps nothing");
             self.setup().lanes.meet(session);
             self.state.controls.of(session).set_awaits_room(false);
             self.transmit_all(session);

@@ -7,10 +7,12 @@ use super::DATAGRAMS_PER_FLUSH;
 use crate::driver::AnyDriver;
 use crate::progress::control_lanes::ControlLanes;
 use crate::progress::engine::{Engine, EngineState};
-use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry};
+use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry, RingSegment};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::core::Core;
-use crate::proto::segments::Asks;
+use crate::proto::failure::PeerFailure;
+use crate::proto::segments::OutgoingByRing;
+use crate::wire::frame_range::RingBytes;
 
 /// Bytes read from rings in one turn, plus the segment that exceeds them. A ring holds hundreds of
 /// messages; if it delivers more at once than there are receives, a receiver keeps most as
@@ -18,6 +20,9 @@ use crate::proto::segments::Asks;
 const BYTES_PER_TURN: usize = 4 << 10;
 /// Fraction of a piece's length that counts toward the bytes of a turn: it is only copied.
 const PIECE_SHARE: usize = 4;
+
+/// Why a session ends whose messages are lost with their ring.
+const OVERWRITTEN: &str = "it has overwritten messages in shared memory that it had not read";
 
 /// Rings of an engine.
 #[derive(Debug, Default)]
@@ -80,14 +85,19 @@ impl Rings {
     ) -> bool {
         controls.of(session).set_refused(false);
         let mut written = 0;
-        while let Some(segment) = core
-            .enter(session)
-            .and_then(|(it, cx)| it.poll_segment(cx, RING_SEGMENT_BYTES_MAX, Asks::WhenAwaited))
+        while let Some(segment) =
+            core.enter(session).and_then(|(it, cx)| it.poll_for_ring(cx, RING_SEGMENT_BYTES_MAX))
         {
-            let token = segment.token;
-            if !driver.write_segment(ring, [segment.bytes, &[]], false) {
+            let OutgoingByRing { token, frames, bytes } = segment;
+            let bytes = RingBytes::Parts([bytes, &[]]);
+            let entry = RingSegment { frames, bytes, is_last: false };
+            let is_kept = frames.is_some();
+            if !driver.write_segment(ring, entry) {
                 self.refuse(session, token, core, controls);
                 break;
+            }
+            if is_kept {
+                core.with(session, |it, cx| it.handle_written(cx, token));
             }
             written += 1;
             if written == DATAGRAMS_PER_FLUSH {
@@ -118,10 +128,16 @@ impl Engine {
     /// Handles a session's new ring, or its end.
     pub(in crate::progress) fn handle_ring_changed(&mut self, name: u64, ring: Option<u32>) {
         let is_up = ring.is_some();
+        let unread = if is_up { Some(Vec::new()) } else { self.driver.take_unread(name) };
         let state = &mut *self.state;
         let Some(session) = state.paths.session_of(name) else { return };
         if state.core.session(session).is_some_and(|known| known.is_connected()) {
-            state.paths.set_ring(&mut state.core, session, ring);
+            let is_intact = unread.is_some_and(|unread| {
+                state.paths.set_ring(&mut state.core, session, ring, &unread)
+            });
+            if !is_intact {
+                return self.give_up(session, PeerFailure::Protocol(OVERWRITTEN.into()));
+            }
             state.controls.of(session).set_refused(false);
             state.rings.are_read |= is_up;
             state.core.with(session, |it, cx| it.segments.flush_if_waiting(cx));
@@ -150,13 +166,14 @@ impl Engine {
     #[inline(always)]
     fn read_ring(&mut self) -> Option<usize> {
         let (name, segment) = match self.driver.recv_from_ring()? {
-            (name, RingEntry::Segment(segment)) => (name, segment),
+            (name, RingEntry::Frames(range, bytes)) => (name, (Some(range), bytes)),
+            (name, RingEntry::Segment(bytes)) => (name, (None, bytes)),
             (name, RingEntry::Piece(&header, length)) => {
                 self.take_piece(name, &header, length);
                 return Some(length / PIECE_SHARE);
             }
         };
-        let length = segment.len();
+        let length = segment.1.len();
         let state = &mut *self.state;
         let at = (name, state.now_ns);
         let EngineState { core, paths, completions, .. } = state;

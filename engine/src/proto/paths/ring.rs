@@ -6,6 +6,7 @@ use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
 use super::PathTable;
 use super::arrival::Offence;
+use crate::wire::{FrameRange, KeptFrames};
 
 impl PathTable {
     /// Returns the packet id of a session's first path, if it has a ring.
@@ -31,16 +32,23 @@ impl PathTable {
     }
 
     /// Sets the ring of a session, or removes it: then all unacknowledged segments are sent again,
-    /// on its paths.
+    /// on its paths. `unread`: what it kept. Returns `false` if the peer has overwritten that: fail
+    /// the session.
     ///
     /// RR-SHM-8.
-    pub(crate) fn set_ring(&mut self, core: &mut Core, session: u32, ring: Option<u32>) {
+    pub(crate) fn set_ring(
+        &mut self,
+        core: &mut Core,
+        session: u32,
+        ring: Option<u32>,
+        unread: &[KeptFrames],
+    ) -> bool {
         self.of_mut(session).has_ring = ring.is_some();
-        core.with(session, |it, cx| it.use_ring(cx, ring));
+        core.with(session, |it, cx| it.use_ring(cx, ring, unread)).unwrap_or(true)
     }
 
-    /// Handles a segment received from a session's ring. Returns an error if the peer violates
-    /// the protocol.
+    /// Handles a segment received from a session's ring, or the frames of one that came without its
+    /// header. Returns an error if the peer violates the protocol.
     ///
     /// RR-SHM-8.
     #[inline]
@@ -48,7 +56,7 @@ impl PathTable {
         &mut self,
         core: &mut Core,
         (id, now_ns): (u64, u64),
-        segment: &[u8],
+        (frames, bytes): (Option<FrameRange>, &[u8]),
         effects: &mut impl Effects,
     ) -> Result<(), Offence> {
         let Some(session) = self.session_of(id) else {
@@ -57,7 +65,10 @@ impl PathTable {
         };
         self.shared.latest = session;
         self.shared.segments += 1;
-        core.handle_ring_segment(session, segment, now_ns, effects)
-            .map_err(|error| (session, PeerFailure::Protocol(error.to_string().into())))
+        let handled = match frames {
+            Some(range) => core.handle_ring_frames(session, (range, bytes), now_ns, effects),
+            None => core.handle_ring_segment(session, bytes, now_ns, effects),
+        };
+        handled.map_err(|error| (session, PeerFailure::Protocol(error.to_string().into())))
     }
 }

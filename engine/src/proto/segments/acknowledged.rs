@@ -4,25 +4,45 @@ use super::super::effects::{Effects, Ended};
 use super::super::operation::{Operation, OperationState};
 use super::Segments;
 use super::segment::{Place, SegmentBuffer};
-use super::slots::SegmentId;
+use super::slots::{SegmentId, TakenSegment};
 use super::uncommon::Uncommon;
 use super::window::is_before;
 use crate::proto::context::Cx;
 use crate::proto::ready::Work;
 use crate::proto::session::Session;
+use crate::wire::FrameRange;
 
 impl Segments {
-    /// Returns whether a peer that has received all frames before `ack` has those of a segment.
+    /// Returns whether a peer that has received all frames before `ack` has those of `range`.
     /// Acknowledgements of frames that were never sent are ignored.
     #[inline]
-    fn is_acked(&self, segment: &SegmentBuffer, ack: u32) -> bool {
-        (!is_before(ack, segment.end_frame()) || planted!(ReleaseUnacked))
+    fn covers(&self, ack: u32, range: FrameRange) -> bool {
+        (!is_before(ack, range.end()) || planted!(ReleaseUnacked))
             && !is_before(self.next_frame, ack)
-            && matches!(segment.place, Place::Flying | Place::Lost)
+    }
+
+    /// Returns the oldest segment, if it was sent, and `ack` covers it.
+    fn oldest_acked(&self, ack: u32) -> Option<SegmentId> {
+        let was_sent = |it: &SegmentBuffer| matches!(it.place, Place::Flying | Place::Lost);
+        let is_acked = self.covers(ack, self.slots.oldest_frames()?)
+            && self.slots.oldest().is_none_or(was_sent);
+        is_acked.then(|| self.slots.oldest_id()).flatten()
+    }
+
+    /// Forgets the first of `range`, the oldest frames, if a ring keeps them and `ack` covers some
+    /// of them. Returns whether it does.
+    fn trims_oldest(&mut self, ack: u32, range: FrameRange) -> bool {
+        let is_within = is_before(range.first, ack) && is_before(ack, range.end());
+        let trims = is_within && self.slots.oldest().is_none();
+        if trims {
+            self.slots.trim_oldest(ack);
+            self.base = ack;
+        }
+        trims
     }
 
     /// Removes a sent segment; [`Session::end_segment`] ends it.
-    pub(in crate::proto) fn take_segment(&mut self, id: SegmentId) -> Option<Box<SegmentBuffer>> {
+    pub(in crate::proto) fn take_segment(&mut self, id: SegmentId) -> Option<TakenSegment> {
         let was_lost = self.slots.get(id).filter(|segment| segment.place == Place::Lost);
         if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
             // An earlier packet arrived; the lost one may have been the only one with current
@@ -33,13 +53,15 @@ impl Segments {
                 self.note_update_due();
             }
         }
-        let segment = self.slots.take(id)?;
+        let taken = self.slots.take(id)?;
         self.advance_base();
-        if segment.is_long {
+        if let TakenSegment::Buffer(segment) = &taken
+            && segment.is_long
+        {
             self.long_held -= 1;
             self.long_delivered += segment.bytes as u64;
         }
-        Some(segment)
+        Some(taken)
     }
 }
 
@@ -76,22 +98,29 @@ impl Session {
             && shortcut!("acknowledged segments that only hold memory");
         let segments = &mut self.segments;
         loop {
-            let Some(segment) = segments.slots.oldest() else {
+            let Some(range) = segments.slots.oldest_frames() else {
                 segments.base = segments.next_frame;
                 return;
             };
-            segments.base = segment.first_frame;
-            if !segments.is_acked(segment, ack) {
+            segments.base = range.first;
+            let is_sent = match segments.slots.oldest() {
+                Some(segment) => {
+                    segment.place == Place::Flying
+                        && !segment.is_long
+                        && segment.operations.is_empty()
+                }
+                None => true,
+            };
+            if !segments.covers(ack, range) {
+                if segments.trims_oldest(ack, range) && !is_plain {
+                    self.use_space(cx);
+                }
                 return;
             }
-            let is_plain = is_plain
-                && segment.place == Place::Flying
-                && !segment.is_long
-                && segment.operations.is_empty();
-            if !is_plain {
+            if !is_plain || !is_sent {
                 return self.release_acked(cx, ack, effects);
             }
-            if let Some(segment) = segments.slots.take_oldest() {
+            if let Some(TakenSegment::Buffer(segment)) = segments.slots.take_oldest() {
                 cx.shared.pool.recycle_short(segment);
             }
         }
@@ -100,16 +129,32 @@ impl Session {
     /// Completes [`Self::handle_frame_ack`] where sends or credit depend on the segments.
     #[inline(never)]
     fn release_acked(&mut self, cx: &mut Cx<'_>, ack: u32, effects: &mut impl Effects) {
-        while let Some(id) = self.segments.slots.oldest_id()
-            && self.segments.slots.get(id).is_some_and(|it| self.segments.is_acked(it, ack))
-        {
+        while let Some(id) = self.segments.oldest_acked(ack) {
             self.release_segment(cx, id, effects);
+        }
+        if let Some(range) = self.segments.slots.oldest_frames()
+            && self.segments.trims_oldest(ack, range)
+        {
+            self.use_space(cx);
         }
     }
 
     fn release_segment(&mut self, cx: &mut Cx<'_>, id: SegmentId, effects: &mut impl Effects) {
-        if let Some(segment) = self.segments.take_segment(id) {
-            self.end_segment(cx, segment, effects);
+        match self.segments.take_segment(id) {
+            Some(TakenSegment::Buffer(segment)) => self.end_segment(cx, segment, effects),
+            Some(TakenSegment::Kept) => self.use_space(cx),
+            None => {}
+        }
+    }
+
+    /// Continues what waits for space or an acknowledgement.
+    pub(super) fn use_space(&mut self, cx: &mut Cx<'_>) {
+        if self.has_waiting() {
+            cx.add_work(Work::Stage);
+        }
+        self.rendezvous.stage_data_later(cx);
+        if self.segments.update_due || !self.segments.control.is_empty() {
+            cx.add_work(Work::Flush);
         }
     }
 
@@ -122,13 +167,7 @@ impl Session {
         mut segment: Box<SegmentBuffer>,
         effects: &mut impl Effects,
     ) {
-        if self.has_waiting() {
-            cx.add_work(Work::Stage);
-        }
-        self.rendezvous.stage_data_later(cx);
-        if self.segments.update_due || !self.segments.control.is_empty() {
-            cx.add_work(Work::Flush);
-        }
+        self.use_space(cx);
         for id in segment.operations.drain(..) {
             // Others have ended before.
             let found = cx.shared.operations.get(id);

@@ -22,12 +22,16 @@ use super::{Outgoing, Segments};
 use crate::proto::config::Config;
 use crate::proto::ready::Work;
 use crate::wire::eager::EAGER_HEADER_BYTES;
+use crate::wire::frame_range::{RING_SHORT_BYTES, RingBytes};
 use crate::wire::one_sided::ONE_SIDED_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
+use crate::wire::{DATA_BYTES, FrameRange};
 
-/// Minimum length of a payload that a ring takes from user memory before it is copied into its
-/// segment, in bytes: the receiver copies it meanwhile. Shorter ones gain nothing.
-const SENT_BEFORE_COPY_BYTES_MIN: usize = 2 << 10;
+const _: () = assert!(
+    EAGER_HEADER_BYTES + DATA_BYTES <= RING_SHORT_BYTES
+        && ONE_SIDED_HEADER_BYTES <= RING_SHORT_BYTES,
+    "headers are short"
+);
 
 /// A frame as its poster describes it.
 pub(crate) trait PostedFrame {
@@ -226,31 +230,79 @@ impl<P: PostedFrame> Alone<'_, P> {
         (id, segment.seal(header))
     }
 
-    /// Sends it by a ring: `write` gets the segment in two parts, and returns whether there was
-    /// space. Returns the segment's token where there was none.
+    /// Sends it by a ring: `write` gets the numbers of its frames if it goes without a header, and
+    /// its bytes; it returns whether there was space. Returns the segment's token where there was
+    /// none.
     #[inline(always)]
     pub(crate) fn send_by_ring(
         mut self,
-        write: impl FnOnce([&[u8]; 2]) -> bool,
+        write: impl FnOnce(Option<FrameRange>, RingBytes<'_>) -> bool,
     ) -> Result<(), u64> {
-        let asks_ack = self.segments.asks_when_awaited(false, true);
-        let length = self.frame.payload_bytes();
-        let uncopied = self.frame.whole().filter(|_| length >= SENT_BEFORE_COPY_BYTES_MIN);
-        let (id, is_written) = match uncopied {
-            None => {
-                let (id, bytes) = self.stage(|_, _| asks_ack);
-                (id, write([bytes, &[]]))
+        if self.segments.has_header_by_ring() {
+            let asks_ack = self.segments.asks_when_awaited(false, true);
+            let (id, bytes) = self.stage(|_, _| asks_ack);
+            let is_written = write(None, RingBytes::Parts([bytes, &[]]));
+            return if is_written { Ok(()) } else { Err(id.to_token()) };
+        }
+        match self.frame.whole() {
+            Some(payload) => self.write_bare(payload, write),
+            None => self.write_strided(write),
+        }
+    }
+
+    /// Writes it into a ring, which keeps it, from user memory.
+    #[inline(always)]
+    fn write_bare(
+        self,
+        payload: &[u8],
+        write: impl FnOnce(Option<FrameRange>, RingBytes<'_>) -> bool,
+    ) -> Result<(), u64> {
+        let Self { segments, mut cx, frame } = self;
+        cx.remove_latest_work(Work::Flush);
+        let base = segments.base;
+        let number = segments.take_number(base);
+        let (head_bytes, length) = (frame.head_bytes(), payload.len());
+        let mut short = [0; RING_SHORT_BYTES];
+        let (head, room) = short.split_at_mut(head_bytes);
+        frame.begin(segments, number, base, head);
+        let range = Some(FrameRange { first: number, count: 1 });
+        let is_written = match room.get_mut(..length) {
+            Some(room) => {
+                frame.fill(room);
+                write(range, RingBytes::Short(&short, head_bytes + length))
             }
-            Some(payload) => {
-                let mut segment = self.begin();
-                let header = self.segments.header(asks_ack);
-                let whole = segment.seal(header);
-                let is_written = write([&whole[..whole.len() - length], payload]);
-                segment.newest(length).copy_from_slice(payload);
-                (self.segments.slots.push(segment).0, is_written)
-            }
+            None => write(range, RingBytes::Parts([head, payload])),
         };
-        if is_written { Ok(()) } else { Err(id.to_token()) }
+        if is_written {
+            segments.push_kept(number, head_bytes + length);
+            return Ok(());
+        }
+        let mut segment = cx.shared.pool.take_short(number);
+        segment.place = Place::Flying;
+        segment.is_urgent = frame.hint().leads();
+        segment.completes_unacked = true;
+        let (head, room) = segment.push(head_bytes + length).split_at_mut(head_bytes);
+        head.copy_from_slice(&short[..head_bytes]);
+        room.copy_from_slice(payload);
+        Err(segments.slots.push(segment).0.to_token())
+    }
+
+    /// The same, where the payload is not contiguous.
+    #[inline(never)]
+    fn write_strided(
+        mut self,
+        write: impl FnOnce(Option<FrameRange>, RingBytes<'_>) -> bool,
+    ) -> Result<(), u64> {
+        let mut segment = self.begin();
+        self.frame.fill(segment.newest(self.frame.payload_bytes()));
+        let Self { segments, cx, .. } = self;
+        let (range, bytes) = (segment.range(), segment.content());
+        if !write(Some(range), RingBytes::Parts([bytes, &[]])) {
+            return Err(segments.slots.push(segment).0.to_token());
+        }
+        segments.push_kept(range.first, bytes.len());
+        cx.shared.pool.recycle_short(segment);
+        Ok(())
     }
 
     /// Takes it for the stream, with whether it has checksums there ([`super::append_segment`]).

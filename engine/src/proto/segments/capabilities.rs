@@ -8,6 +8,7 @@ use super::segment::SegmentPool;
 use super::uncommon::Uncommon;
 use super::{Segments, unsent_max};
 use crate::proto::ready::Work;
+use crate::wire::KeptFrames;
 
 impl Segments {
     /// Sets the length of new segments to what their transport takes: a ring takes any.
@@ -83,16 +84,24 @@ impl Session {
     }
 
     /// Selects the ring for segments, or none: then unacknowledged segments are sent again.
+    /// `unread`: what the ring that has ended kept of them. Returns `false` if the peer has
+    /// overwritten that: fail the session.
     ///
     /// RR-SHM-8.
-    pub(crate) fn use_ring(&mut self, mut cx: Cx<'_>, ring: Option<u32>) {
+    pub(crate) fn use_ring(
+        &mut self,
+        mut cx: Cx<'_>,
+        ring: Option<u32>,
+        unread: &[KeptFrames],
+    ) -> bool {
         let segments = &mut self.segments;
         if !segments.is_established() {
-            return;
+            return true;
         }
         // Sessions with checksums need them on memory copies too, and pieces have none.
         let piece_ring = ring.filter(|_| !segments.has_checksums);
         let before = segments.able;
+        debug_assert!(!(before.has_ring && ring.is_some()), "the end of a ring is reported before");
         let (has_ring, takes_pieces) = (ring.is_some(), piece_ring.is_some());
         segments.able = Capabilities { has_ring, takes_pieces, ..before };
         segments.fit_segments(&cx.shared.pool, &cx.shared.config);
@@ -102,7 +111,10 @@ impl Session {
         }
         self.use_ring_for_pieces(&mut cx, piece_ring);
         if before.has_ring && !has_ring && !planted!(ForgetRing) {
+            let is_intact = self.restore_kept(&mut cx, unread);
             self.segments.resend_all(cx, true);
+            return is_intact;
         }
+        true
     }
 }

@@ -17,9 +17,9 @@ use super::super::unexpected::{Kind, Waiting};
 use super::uncommon::Uncommon;
 use crate::proto::ready::Work;
 use crate::proto::session::Session;
+use crate::wire::FrameRange;
 use crate::wire::eager::FLAG_DATA;
 use crate::wire::one_sided::OneSided;
-use crate::wire::segment::SegmentHeader;
 use crate::wire::{EAGER_BYTES_MAX, Eager, frame};
 
 /// Frames taken off the front of a segment's body.
@@ -34,8 +34,8 @@ pub(super) struct Taken {
 impl Taken {
     /// Returns whether they are all frames of a segment.
     #[inline(always)]
-    pub(super) fn is_all_of(self, header: &SegmentHeader, body: &[u8]) -> bool {
-        self.bytes == body.len() && self.frames == header.frames.get()
+    pub(super) fn is_all_of(self, (range, body): (FrameRange, &[u8])) -> bool {
+        self.bytes == body.len() && self.frames == range.count
     }
 }
 
@@ -57,8 +57,7 @@ impl Session {
     pub(super) fn receive_fast(
         &mut self,
         cx: &mut Cx<'_>,
-        header: &SegmentHeader,
-        body: &[u8],
+        (range, body): (FrameRange, &[u8]),
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Taken {
@@ -66,7 +65,7 @@ impl Session {
             return Taken::default();
         }
         // With no buffered and no missing message, each is next in order.
-        if self.segments.received.expected() != header.first_frame.get() {
+        if self.segments.received.expected() != range.first {
             return Taken::default();
         }
         let limits = self.segments.received.credits().left();
@@ -179,7 +178,7 @@ impl Session {
     pub(super) fn receive_puts(
         &mut self,
         cx: &mut Cx<'_>,
-        (header, body): (&SegmentHeader, &[u8]),
+        (range, body): (FrameRange, &[u8]),
         mut taken: Taken,
         now_ns: u64,
         effects: &mut impl Effects,
@@ -191,7 +190,7 @@ impl Session {
             return taken;
         }
         let received = &mut self.segments.received;
-        let first = header.first_frame.get().wrapping_add(u32::from(taken.frames));
+        let first = range.first.wrapping_add(u32::from(taken.frames));
         if received.expected() != first {
             return taken;
         }

@@ -13,6 +13,7 @@ use super::transport::Transport;
 use super::uncommon::Uncommon;
 use super::window::{Coming, FRAMES_MAX};
 use crate::proto::ready::Work;
+use crate::wire::FrameRange;
 use crate::wire::segment::SegmentHeader;
 use crate::wire::{Frame, FrameError, Frames};
 
@@ -137,13 +138,42 @@ impl Core {
             return Ok(());
         }
         if let Some(transport) = transport {
-            session.segments.note_segment_from(&mut cx, transport, (header, body.len()), now_ns);
+            let frames = (header.range(), body.len());
+            session.segments.note_segment_from(&mut cx, transport, frames, now_ns);
         }
         session.handle_header(&mut cx, header);
         session.handle_frame_ack(&mut cx, header.ack.get(), effects);
-        let taken = session.receive_fast(&mut cx, header, body, now_ns, effects);
-        if !taken.is_all_of(header, body) || session.has_replies_due() {
-            return self.handle_rest(slot, (header, body), taken, now_ns, effects);
+        let frames = (header.range(), body);
+        let taken = session.receive_fast(&mut cx, frames, now_ns, effects);
+        if !taken.is_all_of(frames) || session.has_replies_due() {
+            return self.handle_rest(slot, frames, taken, now_ns, effects);
+        }
+        cx.shared.counters.frames_received += u64::from(taken.frames);
+        session.segments.flush_update(&mut cx);
+        Ok(())
+    }
+
+    /// Handles the frames of a segment without a header, from a ring.
+    ///
+    /// RR-SHM-8.
+    #[inline]
+    pub(crate) fn handle_ring_frames(
+        &mut self,
+        slot: u32,
+        frames: (FrameRange, &[u8]),
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        if !session.is_connected() {
+            return Ok(());
+        }
+        let noted = (frames.0, frames.1.len());
+        session.segments.note_segment_from(&mut cx, Transport::Ring, noted, now_ns);
+        cx.shared.counters.segments_received += 1;
+        let taken = session.receive_fast(&mut cx, frames, now_ns, effects);
+        if !taken.is_all_of(frames) || session.has_replies_due() {
+            return self.handle_rest(slot, frames, taken, now_ns, effects);
         }
         cx.shared.counters.frames_received += u64::from(taken.frames);
         session.segments.flush_update(&mut cx);
@@ -156,19 +186,19 @@ impl Core {
     fn handle_rest(
         &mut self,
         slot: u32,
-        (header, body): (&SegmentHeader, &[u8]),
+        frames: (FrameRange, &[u8]),
         mut taken: Taken,
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
-        if !taken.is_all_of(header, body) {
-            taken = session.receive_puts(&mut cx, (header, body), taken, now_ns, effects);
+        if !taken.is_all_of(frames) {
+            taken = session.receive_puts(&mut cx, frames, taken, now_ns, effects);
         }
-        if taken.is_all_of(header, body) {
+        if taken.is_all_of(frames) {
             cx.shared.counters.frames_received += u64::from(taken.frames);
         } else {
-            self.handle_frames_from(slot, header, body, taken, now_ns, effects)?;
+            self.handle_frames_from(slot, frames, taken, now_ns, effects)?;
         }
         let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
         if session.has_replies_due() {
@@ -183,16 +213,14 @@ impl Core {
     fn handle_frames_from(
         &mut self,
         slot: u32,
-        header: &SegmentHeader,
-        body: &[u8],
+        (range, body): (FrameRange, &[u8]),
         fast: Taken,
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let first = header.first_frame.get();
         let mut frames = Frames::new(&body[fast.bytes..]);
         let mut held = fast.frames;
-        let mut number = first.wrapping_add(u32::from(held));
+        let mut number = range.first.wrapping_add(u32::from(held));
         while let Some(frame) = frames.next_frame()? {
             let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
             if !session.segments.is_established() {
@@ -212,7 +240,7 @@ impl Core {
             number = number.wrapping_add(1);
         }
         self.shared.counters.frames_received += u64::from(held);
-        let announced = header.frames.get();
+        let announced = range.count;
         if held != announced {
             return Err(FrameError::WrongCount { announced, held });
         }

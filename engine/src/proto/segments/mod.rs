@@ -37,8 +37,10 @@ mod fast_path;
 mod incoming;
 pub(crate) mod order;
 mod outgoing;
+mod outstanding;
 mod protocol;
 mod received;
+mod ring;
 mod room;
 pub(crate) mod segment;
 mod slots;
@@ -68,7 +70,9 @@ use super::credit::{ReceiveCredits, SendCredits};
 use super::eager_limit::EagerLimit;
 use super::late::LateQueue;
 use super::question::Questions;
-use super::session::{Limits, Session};
+use super::session::Limits;
+#[cfg(doc)]
+use super::session::Session;
 use super::table::Id;
 use crate::proto::ready::Work;
 use crate::wire::rts::RTS_HEADER_BYTES;
@@ -78,7 +82,9 @@ pub(super) use self::alone::Alone;
 pub(crate) use self::alone::{PostedFrame, PostedMessage, PostedPut};
 pub(crate) use self::outgoing::{Asks, Outgoing, append_segment};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
+pub(crate) use self::ring::OutgoingByRing;
 pub(crate) use self::slots::SegmentId;
+pub(in crate::proto) use self::slots::TakenSegment;
 pub(crate) use self::split::{split_checked, split_segment};
 pub(crate) use self::staging::{stage_in_segment, stage_put};
 pub(super) use self::transport::Transport;
@@ -270,8 +276,10 @@ impl Segments {
             return;
         }
         let pool = &mut shared.pool;
-        while let Some(segment) = self.slots.take_oldest() {
-            if !planted!(LeakSegments) {
+        while let Some(taken) = self.slots.take_oldest() {
+            if let TakenSegment::Buffer(segment) = taken
+                && !planted!(LeakSegments)
+            {
                 pool.recycle(segment);
             }
         }
@@ -475,39 +483,6 @@ impl Segments {
         self.uncommon.add(reason);
     }
 
-    /// Returns whether the peer has acknowledged everything, and nothing waits.
-    pub(in crate::proto) fn is_acknowledged(&self) -> bool {
-        self.control.is_empty() && self.slots.len() == 0
-    }
-
-    /// Returns whether a frame waits for its first transmission, or for another one.
-    pub(in crate::proto) fn has_unsent(&self) -> bool {
-        !self.control.is_empty() || self.waits() || self.long.len() > 0
-    }
-
-    /// Returns whether everything is acknowledged, or, without datagrams, appended to the bytes for
-    /// the control connection.
-    pub(in crate::proto) fn is_sent(&self) -> bool {
-        if self.has_datagrams() { self.is_acknowledged() } else { !self.has_unsent() }
-    }
-
-    /// Returns whether the peer has all but the last segment, or, without datagrams, all are
-    /// appended to the bytes for the control connection.
-    pub(in crate::proto) fn is_last_under_way(&self) -> bool {
-        let is_under_way =
-            if self.has_datagrams() { self.slots.len() <= 1 } else { !self.has_unsent() };
-        self.control.is_empty() && is_under_way
-    }
-
-    /// Returns whether a message whose send has completed may be lost with the session, because
-    /// the peer has not acknowledged all of it.
-    ///
-    /// RR-END-5.
-    pub(in crate::proto) fn may_lose_completed(&self) -> bool {
-        let mut segments = self.slots.ids().filter_map(|id| self.slots.get(id));
-        segments.any(|segment| segment.completes_unacked)
-    }
-
     /// Returns an unacknowledged segment, mutable.
     #[inline]
     pub(in crate::proto) fn segment_mut(&mut self, id: SegmentId) -> Option<&mut SegmentBuffer> {
@@ -560,41 +535,5 @@ impl Segments {
     #[cfg(test)]
     pub(in crate::proto) fn set_checksums(&mut self, has_checksums: bool) {
         self.has_checksums = has_checksums;
-    }
-}
-
-impl Session {
-    /// Returns whether it has nothing queued, and everything sent is acknowledged, or, without
-    /// datagrams, appended to the bytes for its control connection.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.waiting.is_empty() && self.one_sided.has_all_staged() && self.segments.is_sent()
-    }
-
-    /// Returns whether the peer has acknowledged the goodbye of [`Core::leave`], and everything
-    /// before it. Without datagrams the session also ends when the peer's kernel has all of that.
-    ///
-    /// RR-END-1.
-    pub(crate) fn has_left(&self) -> bool {
-        self.ending.is_leaving() && self.is_connected() && self.segments.is_acknowledged()
-    }
-
-    /// Returns whether the goodbye of [`Core::leave`] and everything before it is appended to the
-    /// bytes for the control connection.
-    pub(in crate::proto) fn has_staged_goodbye(&self) -> bool {
-        self.ending.is_leaving() && self.is_connected() && !self.segments.has_unsent()
-    }
-
-    /// Returns whether a peer that ends the session now has everything except the goodbye: that is
-    /// acknowledged, or, without datagrams, appended to the bytes for the connection.
-    pub(crate) fn is_goodbye_under_way(&self) -> bool {
-        self.ending.is_leaving() && self.segments.is_last_under_way()
-    }
-
-    /// Frees memory that an idle session does not need.
-    pub(crate) fn shrink_idle(&mut self) {
-        self.waiting.shrink_to_fit();
-        self.rendezvous.shrink();
-        self.lanes.shrink();
-        self.segments.shrink();
     }
 }

@@ -226,6 +226,19 @@ impl Session {
         room_bytes: usize,
         asks: Asks,
     ) -> Option<Outgoing<'a>> {
+        let next = self.next_segment(&mut cx, room_bytes)?;
+        let is_stream = room_bytes == usize::MAX;
+        self.segments.seal_next(&cx.shared.pool, next, is_stream, asks)
+    }
+
+    /// Selects its next segment, at most `room_bytes` long. `Some(None)`: one without frames.
+    /// `None`: nothing to send, or nothing that fits.
+    #[inline]
+    pub(super) fn next_segment(
+        &mut self,
+        cx: &mut Cx<'_>,
+        room_bytes: usize,
+    ) -> Option<Option<SegmentId>> {
         if !self.segments.is_established() {
             return None;
         }
@@ -241,11 +254,11 @@ impl Session {
             if self.has_waiting() {
                 cx.add_work(Work::Stage);
             }
-            self.rendezvous.stage_data_later(&mut cx);
+            self.rendezvous.stage_data_later(cx);
         } else if !self.segments.has_update() || room_bytes < SEGMENT_HEADER_BYTES {
             return None;
         }
-        self.segments.seal_next(&cx.shared.pool, next, is_stream, asks)
+        Some(next)
     }
 
     /// Returns the next segment for the control connection while that carries all of them, and
@@ -314,7 +327,7 @@ impl Segments {
 
     /// Seals the segment that was selected to be sent, or one without frames.
     #[inline(always)]
-    fn seal_next<'a>(
+    pub(super) fn seal_next<'a>(
         &'a mut self,
         pool: &SegmentPool,
         next: Option<SegmentId>,

@@ -24,12 +24,12 @@ pub(super) struct Received {
     /// The peer has requested an acknowledgement of the frames before `asked_end`.
     ack_wanted: bool,
     questions: Questions,
-    /// When a message last arrived.
-    message_ns: u64,
 
     arrivals: Arrivals,
     /// What streams and rings carried since the last transmission.
     pending_ack: PendingAck,
+    /// When a message last arrived.
+    message_ns: u64,
 
     reorder_buffer: ReorderBuffer,
     /// Frame and reason of the peer's goodbye.

@@ -34,15 +34,15 @@ pub(super) struct Pushed {
 impl Segments {
     /// Returns whether `base` is what the outstanding segments say.
     pub(super) fn is_base_current(&self) -> bool {
-        let oldest = self.slots.oldest();
-        self.base == oldest.map_or(self.next_frame, |segment| segment.first_frame)
+        let oldest = self.slots.oldest_frames();
+        self.base == oldest.map_or(self.next_frame, |range| range.first)
     }
 
     /// Notes that the oldest segment is another one, or there is none any more.
     #[inline]
     pub(super) fn advance_base(&mut self) {
-        let oldest = self.slots.oldest();
-        self.base = oldest.map_or(self.next_frame, |segment| segment.first_frame);
+        let oldest = self.slots.oldest_frames();
+        self.base = oldest.map_or(self.next_frame, |range| range.first);
     }
 
     /// Returns the space for one frame in the open segment; 0: none is open.
@@ -72,7 +72,7 @@ impl Segments {
     fn long_open(&self) -> Option<SegmentId> {
         let id = self.long.last()?;
         let segment = self.slots.get(id)?;
-        let is_open = segment.place == Place::Ready && segment.end_frame() == self.next_frame;
+        let is_open = segment.place == Place::Ready && segment.range().end() == self.next_frame;
         is_open.then_some(id)
     }
 
@@ -125,10 +125,10 @@ impl Segments {
             && pool.has_room(self.short_held(), false)
     }
 
-    /// Returns the number of its segments that fit a datagram.
+    /// Returns the number of its segments with a buffer of a datagram's length.
     #[inline]
     fn short_held(&self) -> usize {
-        self.slots.len() - self.long_held as usize
+        self.slots.buffers() - self.long_held as usize
     }
 
     /// Returns whether [`Self::push`] would find space.

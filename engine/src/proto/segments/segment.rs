@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 
 use super::super::table::Id;
 use super::slots::QueueLink;
+use crate::wire::FrameRange;
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader};
 use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, SEGMENT_BYTES_MAX};
@@ -77,9 +78,10 @@ pub(crate) struct SegmentBuffer {
 }
 
 impl SegmentBuffer {
-    /// The last frame in it, plus 1.
-    pub(crate) fn end_frame(&self) -> u32 {
-        self.first_frame.wrapping_add(u32::from(self.frames))
+    /// Returns the numbers of its frames.
+    #[inline(always)]
+    pub(crate) fn range(&self) -> FrameRange {
+        FrameRange { first: self.first_frame, count: self.frames }
     }
 
     /// Reserves `length` bytes for one more frame, which must fit.
@@ -100,6 +102,21 @@ impl SegmentBuffer {
     /// Returns all of its bytes.
     pub(in crate::proto) fn whole(&self) -> &[u8] {
         &self.buffer[..self.bytes]
+    }
+
+    /// Returns its frames, without a header.
+    pub(in crate::proto) fn content(&self) -> &[u8] {
+        &self.buffer[SEGMENT_HEADER_BYTES..self.bytes]
+    }
+
+    /// Adds `count` frames at a time. Returns `false`, without effect, if they do not fit.
+    pub(super) fn fill_with(&mut self, count: u16, frames: &[u8]) -> bool {
+        let end = self.bytes + frames.len();
+        let Some(room) = self.buffer.get_mut(self.bytes..end) else { return false };
+        room.copy_from_slice(frames);
+        self.bytes = end;
+        self.frames += count;
+        true
     }
 
     /// Returns the bytes that are free for frames.

@@ -1,6 +1,7 @@
 //! The segments of a session that are not acknowledged, in the order of their frames.
 
 use super::segment::SegmentBuffer;
+use crate::wire::FrameRange;
 
 /// Slots of the ring when it is first used.
 const SLOTS_AT_START: usize = 4;
@@ -27,33 +28,66 @@ impl SegmentId {
     }
 }
 
+/// Frames that a ring in shared memory keeps for this side: those of one segment, or of several
+/// that fit one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeptSegment {
+    pub(super) range: FrameRange,
+    /// Their bytes, and perhaps those of earlier ones, which have been acknowledged.
+    bytes: u16,
+    /// It holds part of a send that completes without the peer's acknowledgement.
+    pub(super) completes_unacked: bool,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Empty,
+    Buffer(Box<SegmentBuffer>),
+    Kept(KeptSegment),
+}
+
+/// A segment that left its slot.
+#[derive(Debug)]
+pub(in crate::proto) enum TakenSegment {
+    Buffer(Box<SegmentBuffer>),
+    Kept,
+}
+
 /// A ring of segments: number `n` is at `n mod len`. A segment that was acknowledged before an
 /// older one leaves its slot empty. The window of frames bounds its length.
 #[derive(Debug)]
 pub(super) struct SegmentSlots {
-    ring: Vec<Option<Box<SegmentBuffer>>>,
+    ring: Vec<Slot>,
     /// The oldest segment, or else the next one.
     head: u32,
     /// The next segment.
     tail: u32,
     held: u32,
+    /// Those of them that a ring in shared memory keeps.
+    kept: u32,
 }
 
 impl SegmentSlots {
     pub(super) fn new() -> Self {
-        Self { ring: Vec::new(), head: 1, tail: 1, held: 0 }
+        Self { ring: Vec::new(), head: 1, tail: 1, held: 0, kept: 0 }
     }
 
     /// Returns an empty ring that continues with the next number, so that tokens of packets sent
     /// before denote no segment.
     pub(super) fn successor(&self) -> Self {
-        Self { ring: Vec::new(), head: self.tail, tail: self.tail, held: 0 }
+        Self { head: self.tail, tail: self.tail, ..Self::new() }
     }
 
     /// Returns the number of segments.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.held as usize
+    }
+
+    /// Returns the number of segments with a buffer.
+    #[inline]
+    pub(super) fn buffers(&self) -> usize {
+        (self.held - self.kept) as usize
     }
 
     #[inline]
@@ -69,6 +103,51 @@ impl SegmentSlots {
     /// Adds the next segment.
     #[inline(always)]
     pub(super) fn push(&mut self, segment: Box<SegmentBuffer>) -> (SegmentId, &mut SegmentBuffer) {
+        let (id, slot) = self.push_slot();
+        *slot = Slot::Buffer(segment);
+        let Slot::Buffer(segment) = slot else { unreachable!("it was just assigned") };
+        (id, segment)
+    }
+
+    /// Adds the next frame, of `bytes`, which a ring in shared memory keeps. Frames that follow
+    /// each other share a slot as long as they fit `bytes_max`. It completes without an
+    /// acknowledgement.
+    #[inline(always)]
+    pub(super) fn push_kept(&mut self, frame: u32, bytes: usize, bytes_max: usize) {
+        let latest = self.index(self.tail.wrapping_sub(1));
+        if let Some(Slot::Kept(latest)) = self.ring.get_mut(latest)
+            && latest.range.end() == frame
+            && usize::from(latest.bytes) + bytes <= bytes_max
+        {
+            latest.range.count += 1;
+            latest.bytes += bytes as u16;
+            latest.completes_unacked = true;
+            return;
+        }
+        self.push_next_kept(frame, bytes);
+    }
+
+    #[inline(never)]
+    fn push_next_kept(&mut self, first: u32, bytes: usize) {
+        let (range, bytes) = (FrameRange { first, count: 1 }, bytes as u16);
+        *self.push_slot().1 = Slot::Kept(KeptSegment { range, bytes, completes_unacked: true });
+        self.kept += 1;
+    }
+
+    /// Forgets the frames before `end` of the oldest segment, which a ring keeps, and which has
+    /// others.
+    pub(super) fn trim_oldest(&mut self, end: u32) {
+        let oldest = self.index(self.head);
+        if let Some(Slot::Kept(segment)) = self.ring.get_mut(oldest) {
+            let acked = end.wrapping_sub(segment.range.first);
+            debug_assert!(acked < u32::from(segment.range.count), "others are left");
+            segment.range.first = end;
+            segment.range.count -= acked as u16;
+        }
+    }
+
+    #[inline(always)]
+    fn push_slot(&mut self) -> (SegmentId, &mut Slot) {
         if self.tail == SegmentId::NONE.0 || self.span() == self.ring.len() {
             self.make_room();
         }
@@ -77,8 +156,8 @@ impl SegmentSlots {
         self.tail = number.wrapping_add(1);
         self.held += 1;
         let slot = &mut self.ring[at];
-        debug_assert!(slot.is_none(), "the slots after the newest segment are empty");
-        (SegmentId(number), slot.insert(segment))
+        debug_assert!(matches!(slot, Slot::Empty), "the slots after the newest segment are empty");
+        (SegmentId(number), slot)
     }
 
     #[inline]
@@ -99,27 +178,47 @@ impl SegmentSlots {
             return;
         }
         let mut grown = Vec::new();
-        grown.resize_with((2 * self.ring.len()).max(SLOTS_AT_START), || None);
+        grown.resize_with((2 * self.ring.len()).max(SLOTS_AT_START), || Slot::Empty);
         for number in (0..self.span() as u32).map(|after| self.head.wrapping_add(after)) {
             let at = self.index(number);
             let to = number as usize & (grown.len() - 1);
-            grown[to] = self.ring.get_mut(at).and_then(Option::take);
+            if let Some(slot) = self.ring.get_mut(at) {
+                std::mem::swap(&mut grown[to], slot);
+            }
         }
         self.ring = grown;
     }
 
-    /// Returns a segment; `None`: it was acknowledged.
     #[inline]
-    pub(super) fn get(&self, id: SegmentId) -> Option<&SegmentBuffer> {
-        let segment = self.ring.get(self.index(id.0)).filter(|_| self.contains(id))?;
-        segment.as_deref()
+    fn slot(&self, id: SegmentId) -> Option<&Slot> {
+        self.ring.get(self.index(id.0)).filter(|_| self.contains(id))
     }
 
-    /// Returns the same, mutable.
+    /// Returns a segment with a buffer; `None`: it was acknowledged, or has none.
+    #[inline]
+    pub(super) fn get(&self, id: SegmentId) -> Option<&SegmentBuffer> {
+        match self.slot(id)? {
+            Slot::Buffer(segment) => Some(segment),
+            Slot::Empty | Slot::Kept(_) => None,
+        }
+    }
+
+    /// Returns a segment without a buffer; `None`: it was acknowledged, or has one.
+    pub(super) fn get_kept(&self, id: SegmentId) -> Option<KeptSegment> {
+        match self.slot(id)? {
+            &Slot::Kept(segment) => Some(segment),
+            Slot::Empty | Slot::Buffer(_) => None,
+        }
+    }
+
+    /// Returns the same as [`Self::get`], mutable.
     #[inline]
     pub(super) fn get_mut(&mut self, id: SegmentId) -> Option<&mut SegmentBuffer> {
         let (at, is_in) = (self.index(id.0), self.contains(id));
-        self.ring.get_mut(at).filter(|_| is_in)?.as_deref_mut()
+        match self.ring.get_mut(at).filter(|_| is_in)? {
+            Slot::Buffer(segment) => Some(segment),
+            Slot::Empty | Slot::Kept(_) => None,
+        }
     }
 
     /// Returns a segment that must exist, such as those in a queue, mutable.
@@ -127,22 +226,38 @@ impl SegmentSlots {
     pub(super) fn at_mut(&mut self, id: SegmentId) -> Option<&mut SegmentBuffer> {
         debug_assert!(self.get(id).is_some(), "a session's queues have unacknowledged segments");
         let at = self.index(id.0);
-        self.ring.get_mut(at)?.as_deref_mut()
+        match self.ring.get_mut(at)? {
+            Slot::Buffer(segment) => Some(segment),
+            Slot::Empty | Slot::Kept(_) => None,
+        }
     }
 
-    /// Returns the oldest segment.
+    /// Returns the frames of the oldest segment.
+    #[inline]
+    pub(super) fn oldest_frames(&self) -> Option<FrameRange> {
+        match self.ring.get(self.index(self.head))? {
+            Slot::Empty => None,
+            Slot::Buffer(segment) => Some(segment.range()),
+            Slot::Kept(segment) => Some(segment.range),
+        }
+    }
+
+    /// Returns the oldest segment, if it has a buffer.
     #[inline]
     pub(super) fn oldest(&self) -> Option<&SegmentBuffer> {
-        self.ring.get(self.index(self.head))?.as_deref()
+        match self.ring.get(self.index(self.head))? {
+            Slot::Buffer(segment) => Some(segment),
+            Slot::Empty | Slot::Kept(_) => None,
+        }
     }
 
     /// Returns the number of the oldest segment.
     #[inline]
     pub(super) fn oldest_id(&self) -> Option<SegmentId> {
-        self.oldest().map(|_| SegmentId(self.head))
+        (self.held > 0).then_some(SegmentId(self.head))
     }
 
-    /// Returns the number of the newest segment.
+    /// Returns the number of the newest segment with a buffer.
     pub(super) fn newest(&self) -> Option<SegmentId> {
         self.ids().rfind(|&id| self.get(id).is_some())
     }
@@ -155,31 +270,62 @@ impl SegmentSlots {
 
     /// Removes a segment.
     #[inline]
-    pub(super) fn take(&mut self, id: SegmentId) -> Option<Box<SegmentBuffer>> {
+    pub(super) fn take(&mut self, id: SegmentId) -> Option<TakenSegment> {
         let (at, is_in) = (self.index(id.0), self.contains(id));
-        let segment = self.ring.get_mut(at).filter(|_| is_in)?.take()?;
+        let slot = self.ring.get_mut(at).filter(|_| is_in)?;
+        let taken = match std::mem::replace(slot, Slot::Empty) {
+            Slot::Empty => return None,
+            Slot::Buffer(segment) => TakenSegment::Buffer(segment),
+            Slot::Kept(_) => {
+                self.kept -= 1;
+                TakenSegment::Kept
+            }
+        };
         self.held -= 1;
         if id.0 == self.head {
             self.advance();
         }
-        Some(segment)
+        Some(taken)
     }
 
     /// Removes the oldest segment.
     #[inline]
-    pub(super) fn take_oldest(&mut self) -> Option<Box<SegmentBuffer>> {
-        let at = self.index(self.head);
-        let segment = self.ring.get_mut(at)?.take()?;
-        self.held -= 1;
-        self.advance();
+    pub(super) fn take_oldest(&mut self) -> Option<TakenSegment> {
+        self.take(SegmentId(self.head))
+    }
+
+    /// Replaces the buffer of a segment by what a ring in shared memory keeps; returns it.
+    pub(super) fn keep(&mut self, id: SegmentId) -> Option<Box<SegmentBuffer>> {
+        let segment = self.get(id)?;
+        let (range, completes_unacked) = (segment.range(), segment.completes_unacked);
+        let bytes = segment.content().len() as u16;
+        let at = self.index(id.0);
+        let kept = Slot::Kept(KeptSegment { range, bytes, completes_unacked });
+        let Slot::Buffer(segment) = std::mem::replace(self.ring.get_mut(at)?, kept) else {
+            unreachable!("it has a buffer")
+        };
+        self.kept += 1;
         Some(segment)
+    }
+
+    /// Replaces what a ring kept of a segment by a buffer with the last of its frames, given that
+    /// the others have arrived.
+    pub(super) fn restore(&mut self, id: SegmentId, segment: Box<SegmentBuffer>) {
+        debug_assert!(
+            self.get_kept(id).is_some_and(|kept| kept.range.end() == segment.range().end())
+        );
+        let at = self.index(id.0);
+        if let Some(slot) = self.ring.get_mut(at) {
+            *slot = Slot::Buffer(segment);
+            self.kept -= 1;
+        }
     }
 
     /// Moves the head from a removed segment to the next one.
     #[inline]
     fn advance(&mut self) {
         self.head = self.head.wrapping_add(1);
-        while self.head != self.tail && self.oldest().is_none() {
+        while self.head != self.tail && self.oldest_frames().is_none() {
             self.head = self.head.wrapping_add(1);
         }
     }
@@ -285,7 +431,7 @@ mod tests {
         #[test]
         fn agrees_with_a_list(
             start in prop_oneof![Just(1u32), u32::MAX - 8..=u32::MAX],
-            steps in proptest::collection::vec((0u8..5, any::<prop::sample::Index>()), 1..200),
+            steps in proptest::collection::vec((0u8..7, any::<prop::sample::Index>()), 1..200),
         ) {
             let mut pool = SegmentPool::new(200, 1 << 20);
             let mut slots = SegmentSlots::start_at(start);
@@ -295,12 +441,33 @@ mod tests {
             for (frame, (what, which)) in (0u32..).zip(steps) {
                 match what {
                     0..=2 => {
-                        let (id, _) = slots.push(pool.take_short(frame));
+                        let mut segment = pool.take_short(frame);
+                        prop_assert!(segment.fill_with(1, b"its frame"));
+                        let (id, _) = slots.push(segment);
                         prop_assert!(id != SegmentId::NONE && !held.contains(&(id, frame)));
                         held.push((id, frame));
                         if what > 0 {
                             queue.push_back(&mut slots, id);
                             waiting.push(id);
+                        }
+                    }
+                    5 => {
+                        // No other fits.
+                        slots.push_kept(frame, 1, 1);
+                        held.push((slots.ids().last().unwrap(), frame));
+                    }
+                    // Its buffer is given back, or it gets one.
+                    6 if !held.is_empty() => {
+                        let (id, frame) = held[which.index(held.len())];
+                        if slots.get_kept(id).is_some() {
+                            let mut segment = pool.take_short(frame);
+                            prop_assert!(segment.fill_with(1, b"its frame"));
+                            slots.restore(id, segment);
+                        } else if !waiting.contains(&id)
+                            && let Some(segment) = slots.keep(id)
+                        {
+                            prop_assert_eq!(segment.first_frame, frame);
+                            pool.recycle(segment);
                         }
                     }
                     3 if !waiting.is_empty() => {
@@ -313,19 +480,28 @@ mod tests {
                             waiting.remove(at);
                             queue.unlink(&mut slots, id);
                         }
-                        let segment = slots.take(id).unwrap();
-                        prop_assert_eq!(segment.first_frame, frame);
+                        let was_kept = slots.get_kept(id).is_some();
+                        match slots.take(id).unwrap() {
+                            TakenSegment::Buffer(segment) => {
+                                prop_assert_eq!(segment.first_frame, frame);
+                                pool.recycle(segment);
+                            }
+                            TakenSegment::Kept => prop_assert!(was_kept),
+                        }
                         prop_assert!(slots.get(id).is_none() && slots.take(id).is_none());
-                        pool.recycle(segment);
                     }
                     _ => slots.shrink(),
                 }
                 prop_assert_eq!(slots.len(), held.len());
-                let oldest = slots.oldest().map(|segment| segment.first_frame);
+                let oldest = slots.oldest_frames().map(|range| range.first);
                 prop_assert_eq!(oldest, held.first().map(|&(_, frame)| frame));
-                prop_assert_eq!(slots.newest(), held.last().map(|&(id, _)| id));
+                let mut with_buffer = held.iter().filter(|&&(id, _)| slots.get(id).is_some());
+                prop_assert_eq!(slots.buffers(), with_buffer.clone().count());
+                prop_assert_eq!(slots.newest(), with_buffer.next_back().map(|&(id, _)| id));
                 for &(id, frame) in &held {
-                    prop_assert_eq!(slots.get(id).map(|segment| segment.first_frame), Some(frame));
+                    let kept = slots.get_kept(id).map(|kept| kept.range);
+                    let range = kept.or_else(|| slots.get(id).map(SegmentBuffer::range));
+                    prop_assert_eq!(range, Some(FrameRange { first: frame, count: 1 }));
                 }
                 let mut queued = Vec::new();
                 let mut at = queue.first();
@@ -337,5 +513,37 @@ mod tests {
                 prop_assert_eq!(queue.last(), waiting.last().copied());
             }
         }
+    }
+
+    #[test]
+    fn kept_frames_in_a_row_share_a_slot_as_long_as_they_fit_a_segment() {
+        let mut slots = SegmentSlots::new();
+        for frame in 0..5 {
+            slots.push_kept(frame, 40, 120);
+        }
+        // Not the next one.
+        slots.push_kept(7, 40, 120);
+        let ranges = |slots: &SegmentSlots| -> Vec<(u32, u16)> {
+            let kept = slots.ids().filter_map(|id| slots.get_kept(id));
+            kept.map(|it| (it.range.first, it.range.count)).collect()
+        };
+        assert_eq!(ranges(&slots), [(0, 3), (3, 2), (7, 1)]);
+        assert_eq!((slots.len(), slots.buffers()), (3, 0));
+        slots.trim_oldest(2);
+        assert_eq!(ranges(&slots), [(2, 1), (3, 2), (7, 1)]);
+        assert!(matches!(slots.take_oldest(), Some(TakenSegment::Kept)));
+        slots.trim_oldest(4);
+        assert_eq!(ranges(&slots), [(4, 1), (7, 1)]);
+    }
+
+    #[test]
+    fn a_kept_frame_after_a_buffer_has_a_slot_of_its_own() {
+        let (mut pool, mut slots) = (SegmentPool::new(200, 1 << 20), SegmentSlots::new());
+        slots.push_kept(0, 40, 120);
+        let (id, _) = slots.push(pool.take_short(1));
+        slots.push_kept(1, 40, 120);
+        assert_eq!((slots.len(), slots.buffers()), (3, 1));
+        assert!(slots.take(id).is_some());
+        assert_eq!(slots.oldest_frames(), Some(FrameRange { first: 0, count: 1 }));
     }
 }

@@ -17,7 +17,8 @@ use super::super::core::Core;
 use super::Segments;
 use super::window::is_before;
 use crate::proto::ready::Work;
-use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wire::FrameRange;
+use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 /// A transport of segments that acknowledges nothing itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,6 +36,9 @@ struct AckPolicy {
     bytes: u32,
     /// So many segments were received: short ones use as much memory of their sender as others.
     segments: u16,
+    /// After so many segments it goes with the next segment that is sent, which needs a header for
+    /// it.
+    carried_segments: u16,
     /// So many turns have passed without a segment: some microseconds, in which the rest of a
     /// message arrives, or a reply is sent.
     quiet_turns: u16,
@@ -44,8 +48,20 @@ struct AckPolicy {
 
 /// The policies of [`Transport::Stream`] and [`Transport::Ring`].
 static ACK_POLICIES: [AckPolicy; 2] = [
-    AckPolicy { bytes: 128 << 10, segments: 64, quiet_turns: 48, delay_ns: 1_000_000 },
-    AckPolicy { bytes: 16 << 10, segments: u16::MAX, quiet_turns: 16, delay_ns: 50_000 },
+    AckPolicy {
+        bytes: 128 << 10,
+        segments: 64,
+        carried_segments: 1,
+        quiet_turns: 48,
+        delay_ns: 1_000_000,
+    },
+    AckPolicy {
+        bytes: 16 << 10,
+        segments: u16::MAX,
+        carried_segments: 32,
+        quiet_turns: 16,
+        delay_ns: 50_000,
+    },
 ];
 
 impl Transport {
@@ -97,6 +113,12 @@ impl PendingAck {
         (self.turns, self.transport) = (0, transport);
     }
 
+    /// Returns whether the next segment acknowledges it.
+    #[inline]
+    pub(super) fn is_carried(&self) -> bool {
+        self.segments >= self.transport.ack_policy().carried_segments
+    }
+
     /// Returns whether enough was received for an acknowledgement of its own.
     #[inline]
     fn is_much(&self) -> bool {
@@ -121,16 +143,15 @@ impl Segments {
         &mut self,
         cx: &mut Cx<'_>,
         transport: Transport,
-        (header, length): (&SegmentHeader, usize),
+        (range, length): (FrameRange, usize),
         now_ns: u64,
     ) {
-        if header.frames.get() == 0 {
+        if range.count == 0 {
             return;
         }
-        let end = header.first_frame.get().wrapping_add(header.frames.get().into());
         let length = SEGMENT_HEADER_BYTES + length;
         let pending = self.received.pending_ack_mut();
-        pending.note(transport, end, length, now_ns);
+        pending.note(transport, range.end(), length, now_ns);
         if pending.is_much() {
             // Handling this segment stages what is due.
             self.ask_to_acknowledge();

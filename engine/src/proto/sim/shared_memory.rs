@@ -46,7 +46,7 @@ impl Net {
         for (number, engine) in self.engines.iter_mut().enumerate() {
             for (&peer, &slot) in &engine.slots {
                 let ring = 10 * number.min(peer) + number.max(peer);
-                engine.core.with(slot, |it, cx| it.use_ring(cx, Some(ring as u32)));
+                engine.core.with(slot, |it, cx| assert!(it.use_ring(cx, Some(ring as u32), &[])));
             }
         }
     }
