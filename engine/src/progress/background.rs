@@ -82,7 +82,7 @@ impl Engine {
         // The driver reports free space to the owner only.
         state.controls.unblock_all(&mut state.core);
         // The driver handles the event that woke the thread, also if a message arrives before that.
-        self.state.owes_rest = true;
+        self.state.deferred.end();
         let progressed = self.progress();
         // No reply is about to be sent, and a turn that delivered a message ended with that.
         self.state.drain_paths();

@@ -38,6 +38,42 @@ use crate::types::{Address, Error};
 /// Polls between two clock reads while no path waits for a timer.
 const POLLS_PER_CLOCK: u64 = 16;
 
+/// Datagrams and entries of rings in whose turns the last steps may be deferred: half of what a
+/// peer may first send before it needs an acknowledgement, and some more.
+const DEFERRED_RECEIPTS_MAX: u32 = 8;
+/// Time for which these steps may be deferred.
+const DEFERRED_NS_MAX: u64 = 100_000;
+
+/// The last steps of a turn (acknowledgements, the driver's events, timers, sends that wait), while
+/// turns end before them with a message for the user.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct DeferredSteps {
+    /// Datagrams and entries received since they were last executed, at least one each turn.
+    receipts: u32,
+    /// When that was.
+    done_ns: u64,
+}
+
+impl DeferredSteps {
+    /// They are executed now.
+    fn done(now_ns: u64) -> Self {
+        Self { receipts: 0, done_ns: now_ns }
+    }
+
+    /// Makes the next turn execute them.
+    pub(super) fn end(&mut self) {
+        self.receipts = DEFERRED_RECEIPTS_MAX;
+    }
+
+    /// Defers them to the next turn, unless they were for too long. Returns whether it does.
+    #[inline]
+    fn defer(&mut self, receipts: u32, now_ns: u64) -> bool {
+        self.receipts += receipts.max(1);
+        let since_ns = now_ns.saturating_sub(self.done_ns);
+        self.receipts <= DEFERRED_RECEIPTS_MAX && since_ns < DEFERRED_NS_MAX
+    }
+}
+
 /// Settings that the loop needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoopConfig {
@@ -129,7 +165,7 @@ impl EngineState {
             now_ns: 0,
             clock: Clock::start(),
             ticks: Ticks::default(),
-            owes_rest: false,
+            deferred: DeferredSteps::default(),
             engine_questions: EngineQuestions::default(),
         }
     }
@@ -140,13 +176,13 @@ impl EngineState {
     }
 
     /// Returns whether the user waits for operations completed since there were `finished`
-    /// completions, and the next turn can do the rest of this one.
+    /// completions, and a later turn can do the rest of this one.
     #[inline]
     fn has_message(&mut self, finished: u64) -> bool {
         self.completions.finished() > finished
             && self.core.shared().is_at_rest()
             && !self.datagrams.has_more()
-            && !std::mem::replace(&mut self.owes_rest, true)
+            && self.deferred.defer(self.datagrams.latest_count(), self.now_ns)
     }
 
     /// Returns the address of one of its endpoints.
@@ -284,7 +320,7 @@ impl Engine {
         if self.state.has_message(finished) {
             return Ok(true);
         }
-        self.state.owes_rest = false;
+        self.state.deferred = DeferredSteps::done(self.state.now_ns);
         self.acknowledge(false);
         self.state.drain_paths();
         if let Err(error) = self.driver.poll(&mut self.events) {

@@ -94,8 +94,7 @@ pub(crate) struct EngineState {
     now_ns: u64,
     clock: clock::Clock,
     ticks: ticks::Ticks,
-    /// The last turn ended with a message, before it polled the driver.
-    owes_rest: bool,
+    deferred: engine::DeferredSteps,
     /// When engines of peers are probed.
     engine_questions: monitor::EngineQuestions,
 }

@@ -67,8 +67,8 @@ pub(crate) struct EngineDatagrams {
     announced: Announced,
     is_polled: bool,
     is_watched: bool,
-    /// The last turn read as many as permitted.
-    has_more: bool,
+    /// Datagrams and entries of rings that were read last.
+    latest_count: u32,
     idle_turns: u32,
     /// When the first of these turns was.
     idle_since_ns: u64,
@@ -156,7 +156,13 @@ impl EngineDatagrams {
     /// Returns whether the last turn read as many as permitted.
     #[inline]
     pub(super) fn has_more(&self) -> bool {
-        self.has_more
+        self.latest_count == DATAGRAMS_PER_TURN as u32
+    }
+
+    /// Returns how many datagrams and entries of rings the last turn read.
+    #[inline]
+    pub(super) fn latest_count(&self) -> u32 {
+        self.latest_count
     }
 
     fn is_open(&self) -> bool {
@@ -349,7 +355,7 @@ impl Engine {
         }
         let now_ns = self.state.now_ns;
         let datagrams = &mut self.state.datagrams;
-        datagrams.has_more = count == DATAGRAMS_PER_TURN;
+        datagrams.latest_count = count as u32;
         if count > 0 {
             datagrams.idle_turns = 0;
             return true;
