@@ -27,8 +27,10 @@ use crate::settings::SharedMemory;
 /// Polls that find no frame before the socket is polled again: polling the socket costs 120 ns or
 /// more, polling the ring 5.
 const SOCKET_EVERY: u32 = 64;
-/// The same while rings are shared with local peers: remote peers may still use the socket.
+/// The same while rings are shared with local peers: remote peers may still use the socket. The
+/// number doubles each time the socket has nothing, as often as this.
 const SOCKET_EVERY_WITH_RINGS: u32 = 16;
+const DOUBLINGS_MAX: u32 = 3;
 /// Polls between two readings of the clock, for the periodic [`Frames::maintain`].
 const MAINTAIN_EVERY: u32 = 64;
 
@@ -84,6 +86,8 @@ pub(super) struct Datagrams {
     rails: Vec<Rail>,
     /// Polls until the socket is polled again.
     polls_to_socket: u32,
+    /// Polls of the socket in a row that found nothing, up to [`DOUBLINGS_MAX`].
+    doublings: u32,
     /// Polls since [`Frames::maintain`].
     polls_since_maintain: u32,
     counters: DriverCounters,
@@ -110,6 +114,7 @@ impl Datagrams {
             is_in_frame: false,
             rails: Vec::new(),
             polls_to_socket: 0,
+            doublings: 0,
             polls_since_maintain: 0,
             counters: DriverCounters::default(),
         }
@@ -314,7 +319,7 @@ impl Datagrams {
                 self.polls_to_socket -= 1;
                 return Ok(None);
             }
-            socket_every = SOCKET_EVERY_WITH_RINGS;
+            socket_every = SOCKET_EVERY_WITH_RINGS << self.doublings;
         }
         if let Some(frames) = &mut self.frames {
             if let Some(from) = frames.receive(&mut self.counters) {
@@ -328,6 +333,9 @@ impl Datagrams {
         let received = socket.receive(&mut self.counters);
         if matches!(received, Ok(None)) {
             self.polls_to_socket = socket_every;
+            self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+        } else {
+            self.doublings = 0;
         }
         received
     }

@@ -12,7 +12,7 @@ use crate::proto::hint::Hint;
 use crate::proto::paths::{PRIMARY, Paths};
 use crate::proto::ready::Work;
 use crate::proto::send::Staged;
-use crate::proto::session::{ControlFrame, Session};
+use crate::proto::session::ControlFrame;
 use crate::wire::{FrameError, goodbye};
 
 impl LaneCx<'_> {
@@ -62,7 +62,8 @@ impl EngineState {
     ///
     /// RR-END-1.
     pub(super) fn end_if_left(&mut self, session: u32) -> bool {
-        let has_left = self.core.session(session).is_some_and(Session::has_left);
+        let has_left =
+            self.core.session(session).is_some_and(|it| it.goodbye_progress(false).is_done);
         if has_left {
             self.core.fail_session(session, PeerFailure::Removed, &mut self.completions);
         }

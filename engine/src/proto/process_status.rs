@@ -290,11 +290,6 @@ impl Session {
         self.is_connected() && self.segments.control().len() < CONTROL_WAITING_MAX
     }
 
-    /// Returns whether this engine observes the peer's process: that comes with its shared memory.
-    fn is_observed(&self) -> bool {
-        self.is_connected() && self.segments.has_ring()
-    }
-
     /// Notes that this host's kernel has reported the end of the peer's process.
     ///
     /// RR-END-8.
@@ -347,7 +342,9 @@ impl Core {
     pub(super) fn handle_process_query(&mut self, slot: u32, query: &ProcessQuery, now_ns: u64) {
         let engine = query.engine.get();
         let session = self.shared.peers.find(&self.sessions, engine);
-        let is_observed = session.is_some_and(|(_, session)| session.is_observed());
+        // The process of a peer is observed as long as its engine shares memory with this one.
+        let is_observed =
+            session.is_some_and(|(_, it)| it.is_connected() && it.segments.has_ring());
         let Some((session, mut cx)) = self.enter(slot) else { return };
         if !session.takes_control() || !cx.shared.processes.may_reply(slot, now_ns) {
             return;

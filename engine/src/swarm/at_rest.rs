@@ -64,7 +64,7 @@ impl Run {
             if over {
                 return Err("more credit is used than was given".into());
             }
-            session.check_reasons();
+            session.check_uncommon();
         }
         Ok(())
     }

@@ -11,7 +11,6 @@ use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry, RingSegment};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::core::Core;
 use crate::proto::failure::PeerFailure;
-use crate::proto::segments::OutgoingByRing;
 use crate::wire::frame_range::RingBytes;
 
 /// Bytes read from rings in one turn, plus the segment that exceeds them. A ring holds hundreds of
@@ -88,17 +87,14 @@ impl Rings {
         while let Some(segment) =
             core.enter(session).and_then(|(it, cx)| it.poll_for_ring(cx, RING_SEGMENT_BYTES_MAX))
         {
-            let OutgoingByRing { token, frames, bytes } = segment;
+            let (frames, bytes) = segment.content();
             let bytes = RingBytes::Parts([bytes, &[]]);
-            let entry = RingSegment { frames, bytes, is_last: false };
-            let is_kept = frames.is_some();
-            if !driver.write_segment(ring, entry) {
+            if !driver.write_segment(ring, RingSegment { frames, bytes, is_last: false }) {
+                let token = segment.token();
                 self.refuse(session, token, core, controls);
                 break;
             }
-            if is_kept {
-                core.with(session, |it, cx| it.handle_written(cx, token));
-            }
+            segment.note_written();
             written += 1;
             if written == DATAGRAMS_PER_FLUSH {
                 core.with(session, |_, cx| cx.flush_after_others());

@@ -234,10 +234,7 @@ impl Session {
         is_taken: bool,
     ) -> (&mut LaneMonitor, Facts<'_>) {
         let holds_long = self.segments.holds_long();
-        // Without datagrams the peer's kernel decides.
-        let is_by_kernel = !self.segments.has_datagrams();
-        let has_left = self.has_left() || (is_by_kernel && is_taken && self.has_staged_goodbye());
-        let is_goodbye_under_way = self.is_goodbye_under_way() && (is_taken || !is_by_kernel);
+        let goodbye = self.goodbye_progress(is_taken);
         let is_connected = self.is_connected();
         let Self { control_lane, connection, rails, locators, ending, .. } = self;
         let facts = Facts {
@@ -246,8 +243,8 @@ impl Session {
             is_connected,
             is_initiator: connection.is_initiator(),
             is_leaving: ending.is_leaving(),
-            is_goodbye_under_way,
-            has_left,
+            is_goodbye_under_way: goodbye.is_under_way,
+            has_left: goodbye.is_done,
             holds_long,
             rails,
             locator: locators.first(),

@@ -13,7 +13,6 @@ use crate::proto::peers::Admission;
 use crate::proto::ready::Work;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest};
-use crate::proto::session::Session;
 use crate::proto::session::{ControlFrame, Limits, NOTHING};
 use crate::proto::sim::{
     ScriptedPeer, lane_hello, locator, receive_request, send_request, stage_empty,
@@ -639,7 +638,7 @@ impl FuzzedEngine {
         }
         let is_taken = unsent.is_empty();
         self.unsent[usize::from(!is_hostile)] = unsent;
-        if is_taken && self.core.session(slot).is_some_and(Session::has_staged_goodbye) {
+        if self.core.session(slot).is_some_and(|it| it.goodbye_progress(is_taken).is_done) {
             self.core.fail_session(slot, PeerFailure::Removed, &mut self.kernel);
         }
     }

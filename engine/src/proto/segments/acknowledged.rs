@@ -29,18 +29,6 @@ impl Segments {
         is_acked.then(|| self.slots.oldest_id()).flatten()
     }
 
-    /// Forgets the first of `range`, the oldest frames, if a ring keeps them and `ack` covers some
-    /// of them. Returns whether it does.
-    fn trims_oldest(&mut self, ack: u32, range: FrameRange) -> bool {
-        let is_within = is_before(range.first, ack) && is_before(ack, range.end());
-        let trims = is_within && self.slots.oldest().is_none();
-        if trims {
-            self.slots.trim_oldest(ack);
-            self.base = ack;
-        }
-        trims
-    }
-
     /// Removes a sent segment; [`Session::end_segment`] ends it.
     pub(in crate::proto) fn take_segment(&mut self, id: SegmentId) -> Option<TakenSegment> {
         let was_lost = self.slots.get(id).filter(|segment| segment.place == Place::Lost);
@@ -112,8 +100,11 @@ impl Session {
                 None => true,
             };
             if !segments.covers(ack, range) {
-                if segments.trims_oldest(ack, range) && !is_plain {
-                    self.use_space(cx);
+                if !is_before(segments.next_frame, ack) && segments.slots.trim_oldest(ack) {
+                    segments.base = ack;
+                    if !is_plain {
+                        self.use_space(cx);
+                    }
                 }
                 return;
             }
@@ -132,9 +123,8 @@ impl Session {
         while let Some(id) = self.segments.oldest_acked(ack) {
             self.release_segment(cx, id, effects);
         }
-        if let Some(range) = self.segments.slots.oldest_frames()
-            && self.segments.trims_oldest(ack, range)
-        {
+        if !is_before(self.segments.next_frame, ack) && self.segments.slots.trim_oldest(ack) {
+            self.segments.base = ack;
             self.use_space(cx);
         }
     }

@@ -274,7 +274,8 @@ impl<P: PostedFrame> Alone<'_, P> {
             None => write(range, RingBytes::Parts([head, payload])),
         };
         if is_written {
-            segments.push_kept(number, head_bytes + length);
+            let bytes_max = segments.frame_bytes_max();
+            segments.slots.push_kept(number, head_bytes + length, bytes_max);
             return Ok(());
         }
         let mut segment = cx.shared.pool.take_short(number);
@@ -300,7 +301,8 @@ impl<P: PostedFrame> Alone<'_, P> {
         if !write(Some(range), RingBytes::Parts([bytes, &[]])) {
             return Err(segments.slots.push(segment).0.to_token());
         }
-        segments.push_kept(range.first, bytes.len());
+        let bytes_max = segments.frame_bytes_max();
+        segments.slots.push_kept(range.first, bytes.len(), bytes_max);
         cx.shared.pool.recycle_short(segment);
         Ok(())
     }

@@ -111,7 +111,9 @@ impl Session {
         }
         self.use_ring_for_pieces(&mut cx, piece_ring);
         if before.has_ring && !has_ring && !planted!(ForgetRing) {
-            let is_intact = self.restore_kept(&mut cx, unread);
+            let is_intact = self.segments.slots.restore_kept(&mut cx.shared.pool, unread);
+            self.segments.advance_base();
+            self.use_space(&mut cx);
             self.segments.resend_all(cx, true);
             return is_intact;
         }

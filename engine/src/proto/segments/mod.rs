@@ -82,7 +82,6 @@ pub(super) use self::alone::Alone;
 pub(crate) use self::alone::{PostedFrame, PostedMessage, PostedPut};
 pub(crate) use self::outgoing::{Asks, Outgoing, append_segment};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
-pub(crate) use self::ring::OutgoingByRing;
 pub(crate) use self::slots::SegmentId;
 pub(in crate::proto) use self::slots::TakenSegment;
 pub(crate) use self::split::{split_checked, split_segment};

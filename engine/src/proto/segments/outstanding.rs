@@ -44,6 +44,17 @@ impl Segments {
     }
 }
 
+/// How far the goodbye of a session that is left is.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct GoodbyeProgress {
+    /// The peer has acknowledged it and everything before it, or, without datagrams, the kernel has
+    /// taken that.
+    pub(crate) is_done: bool,
+    /// A peer that ends the session now has everything except the goodbye: that is acknowledged, or,
+    /// without datagrams, taken by the kernel.
+    pub(crate) is_under_way: bool,
+}
+
 impl Session {
     /// Returns whether it has nothing queued, and everything sent is acknowledged, or, without
     /// datagrams, appended to the bytes for its control connection.
@@ -51,24 +62,21 @@ impl Session {
         self.waiting.is_empty() && self.one_sided.has_all_staged() && self.segments.is_sent()
     }
 
-    /// Returns whether the peer has acknowledged the goodbye of [`Core::leave`], and everything
-    /// before it. Without datagrams the session also ends when the peer's kernel has all of that.
+    /// Returns how far the goodbye of [`Core::leave`] is. `is_taken`: the kernel has taken all bytes
+    /// for the control connection, which decides without datagrams.
     ///
     /// RR-END-1.
-    pub(crate) fn has_left(&self) -> bool {
-        self.ending.is_leaving() && self.is_connected() && self.segments.is_acknowledged()
-    }
-
-    /// Returns whether the goodbye of [`Core::leave`] and everything before it is appended to the
-    /// bytes for the control connection.
-    pub(in crate::proto) fn has_staged_goodbye(&self) -> bool {
-        self.ending.is_leaving() && self.is_connected() && !self.segments.has_unsent()
-    }
-
-    /// Returns whether a peer that ends the session now has everything except the goodbye: that is
-    /// acknowledged, or, without datagrams, appended to the bytes for the connection.
-    pub(crate) fn is_goodbye_under_way(&self) -> bool {
-        self.ending.is_leaving() && self.segments.is_last_under_way()
+    pub(crate) fn goodbye_progress(&self, is_taken: bool) -> GoodbyeProgress {
+        let segments = &self.segments;
+        if !self.ending.is_leaving() {
+            return GoodbyeProgress::default();
+        }
+        let is_by_kernel = !segments.has_datagrams();
+        let is_with_kernel = is_by_kernel && is_taken && !segments.has_unsent();
+        GoodbyeProgress {
+            is_done: self.is_connected() && (segments.is_acknowledged() || is_with_kernel),
+            is_under_way: segments.is_last_under_way() && (is_taken || !is_by_kernel),
+        }
     }
 
     /// Frees memory that an idle session does not need.

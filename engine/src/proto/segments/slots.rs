@@ -1,7 +1,8 @@
 //! The segments of a session that are not acknowledged, in the order of their frames.
 
-use super::segment::SegmentBuffer;
-use crate::wire::FrameRange;
+use super::segment::{Place, SegmentBuffer, SegmentPool};
+use super::window::is_before;
+use crate::wire::{FrameRange, KeptFrames};
 
 /// Slots of the ring when it is first used.
 const SLOTS_AT_START: usize = 4;
@@ -134,16 +135,52 @@ impl SegmentSlots {
         self.kept += 1;
     }
 
-    /// Forgets the frames before `end` of the oldest segment, which a ring keeps, and which has
-    /// others.
-    pub(super) fn trim_oldest(&mut self, end: u32) {
+    /// Forgets the frames before `ack` of the oldest segment, if a ring keeps it, and there are
+    /// others in it. Returns whether there were any.
+    pub(super) fn trim_oldest(&mut self, ack: u32) -> bool {
         let oldest = self.index(self.head);
-        if let Some(Slot::Kept(segment)) = self.ring.get_mut(oldest) {
-            let acked = end.wrapping_sub(segment.range.first);
-            debug_assert!(acked < u32::from(segment.range.count), "others are left");
-            segment.range.first = end;
-            segment.range.count -= acked as u16;
+        let Some(Slot::Kept(KeptSegment { range, .. })) = self.ring.get_mut(oldest) else {
+            return false;
+        };
+        let is_within = is_before(range.first, ack) && is_before(ack, range.end());
+        if is_within {
+            range.count -= ack.wrapping_sub(range.first) as u16;
+            range.first = ack;
         }
+        is_within
+    }
+
+    /// Gives buffers to the segments that a ring kept, which has ended, of what its reader has not
+    /// reported as read (`unread`); the others have arrived. Returns `false` if the peer has
+    /// overwritten it.
+    ///
+    /// RR-SHM-8.
+    #[must_use]
+    pub(super) fn restore_kept(&mut self, pool: &mut SegmentPool, unread: &[KeptFrames]) -> bool {
+        for id in self.ids() {
+            let Some(kept) = self.get_kept(id) else { continue };
+            // What it kept was written in the order of these frames, and is read in that order.
+            let mut left = unread.iter().filter(|it| {
+                is_before(kept.range.first, it.range.end())
+                    && !is_before(kept.range.end(), it.range.end())
+            });
+            let Some(first) = left.next().filter(|_| !planted!(DropKept)) else {
+                self.take(id);
+                continue;
+            };
+            let mut segment = pool.take_short(first.range.first);
+            let has_all = std::iter::once(first).chain(left).all(|KeptFrames { range, bytes }| {
+                range.first == segment.range().end() && segment.fill_with(range.count, bytes)
+            });
+            if !has_all || segment.range().end() != kept.range.end() {
+                pool.recycle(segment);
+                return false;
+            }
+            segment.place = Place::Flying;
+            segment.completes_unacked = kept.completes_unacked;
+            self.restore(id, segment);
+        }
+        true
     }
 
     #[inline(always)]
@@ -310,7 +347,7 @@ impl SegmentSlots {
 
     /// Replaces what a ring kept of a segment by a buffer with the last of its frames, given that
     /// the others have arrived.
-    pub(super) fn restore(&mut self, id: SegmentId, segment: Box<SegmentBuffer>) {
+    fn restore(&mut self, id: SegmentId, segment: Box<SegmentBuffer>) {
         debug_assert!(
             self.get_kept(id).is_some_and(|kept| kept.range.end() == segment.range().end())
         );
@@ -424,7 +461,6 @@ impl SegmentQueue {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::segment::SegmentPool;
     use super::*;
 
     proptest! {
@@ -529,10 +565,10 @@ mod tests {
         };
         assert_eq!(ranges(&slots), [(0, 3), (3, 2), (7, 1)]);
         assert_eq!((slots.len(), slots.buffers()), (3, 0));
-        slots.trim_oldest(2);
+        assert!(slots.trim_oldest(2) && !slots.trim_oldest(2));
         assert_eq!(ranges(&slots), [(2, 1), (3, 2), (7, 1)]);
         assert!(matches!(slots.take_oldest(), Some(TakenSegment::Kept)));
-        slots.trim_oldest(4);
+        assert!(slots.trim_oldest(4) && !slots.trim_oldest(5));
         assert_eq!(ranges(&slots), [(4, 1), (7, 1)]);
     }
 

@@ -95,7 +95,7 @@ impl Session {
 
     /// Clears these reasons as far as they have passed. Returns whether none is left.
     #[cold]
-    fn settle(&mut self, reasons: Uncommon) -> bool {
+    pub(super) fn settle(&mut self, reasons: Uncommon) -> bool {
         let held = self.held().intersection(reasons);
         self.segments.uncommon = self.segments.uncommon.difference(reasons).union(held);
         held.is_empty()
@@ -120,7 +120,7 @@ impl Session {
 
     /// Checks that each reason that holds is noted.
     #[inline(always)]
-    fn check_uncommon(&self) {
+    pub(crate) fn check_uncommon(&self) {
         debug_assert!(
             !self.segments.is_established() || self.is_connected(),
             "segments of an established session are those of a connected one"
@@ -131,17 +131,5 @@ impl Session {
             self.segments.uncommon,
             self.held(),
         );
-    }
-
-    /// Clears all reasons that have passed, so that states can be compared.
-    #[cfg(test)]
-    pub(super) fn settle_all(&mut self) {
-        self.settle(Uncommon::all());
-    }
-
-    /// Checks that each reason to leave the fast paths is noted.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn check_reasons(&self) {
-        self.check_uncommon();
     }
 }

@@ -9,6 +9,7 @@ use super::super::super::core::Config;
 use super::super::super::effects::CompletionLevel;
 use super::super::super::hint::Hint;
 use super::super::segment::SegmentPool;
+use super::super::uncommon::Uncommon;
 use crate::proto::sim::{ENDPOINTS, Flow, LinkConfig, Net};
 
 /// Random choices of one seed.
@@ -188,7 +189,7 @@ fn fast_path_and_general_path_have_equal_effects() {
         plan.run();
         for engine in &mut plan.net.engines {
             for slot in 0..engine.core.sessions().slots() as u32 {
-                engine.core.with(slot, |it, _| it.settle_all());
+                engine.core.with(slot, |it, _| it.settle(Uncommon::all()));
             }
         }
         (plan.net.now_ns(), remains_of(&plan.net))

@@ -250,7 +250,7 @@ fn goodbye_is_answered_with_a_final_ack() {
     let words = there.core.with(0, |it, _| it.segments.take_final_ack()).unwrap();
     assert_eq!((words.len(), header_of(&words).ack.get()), (SEGMENT_HEADER_BYTES, 2));
     let here = &mut net.engines[0];
-    assert!(!here.core.session(0).is_some_and(Session::has_left));
+    assert!(!here.core.session(0).is_some_and(|it| it.goodbye_progress(false).is_done));
     here.core.handle_bytes(0, &words, 0, &mut here.memory).unwrap();
-    assert!(here.core.session(0).is_some_and(Session::has_left));
+    assert!(here.core.session(0).is_some_and(|it| it.goodbye_progress(false).is_done));
 }
