@@ -13,6 +13,7 @@ use super::local_peers::{EXCHANGE_LIMIT, EXCHANGES_MAX};
 use super::ring_pair::{RING_PAIR_BYTES, RingPair};
 use super::*;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, RingEntry};
+use crate::wire::frame_range::{FrameRange, RING_SHORT_BYTES, RingBytes};
 use crate::wire::local_peer::{
     KIND_ADMITTED, KIND_CHALLENGE, KIND_JOIN, KIND_LOCAL_HELLO, KIND_MEMORY, KIND_READY,
     LocalPeerMessage, SIGNAL_POLL,
@@ -92,6 +93,35 @@ pub(super) fn segment(shm: &mut Shm) -> Option<(u64, Vec<u8>)> {
         (session, RingEntry::Segment(bytes)) => Some((session, bytes.to_vec())),
         (_, entry) => panic!("{entry:?}"),
     }
+}
+
+/// The next frames of a segment without its header.
+fn frames(shm: &mut Shm) -> Option<KeptFrames> {
+    match shm.receive_entry(&mut DriverCounters::default())? {
+        (5, RingEntry::Frames(range, bytes)) => Some(KeptFrames { range, bytes: bytes.to_vec() }),
+        (_, entry) => panic!("{entry:?}"),
+    }
+}
+
+/// Writes frames of several lengths, until `most` are written or the ring is full.
+fn write_frames(shm: &mut Shm, most: u32) -> Vec<KeptFrames> {
+    let mut written = Vec::new();
+    for first in 0..most {
+        let range = FrameRange { first, count: 1 };
+        let length = [8, RING_SHORT_BYTES, 0, 57, 130][first as usize % 5];
+        let mut bytes = vec![first as u8; length.max(RING_SHORT_BYTES)];
+        let all = match bytes.first_chunk() {
+            Some(short) if length <= RING_SHORT_BYTES => RingBytes::Short(short, length),
+            _ => RingBytes::Parts([&bytes, &[]]),
+        };
+        let segment = RingSegment { frames: Some(range), bytes: all, is_last: true };
+        if !shm.write_segment(5, segment, &mut DriverCounters::default()) {
+            break;
+        }
+        bytes.truncate(length);
+        written.push(KeptFrames { range, bytes });
+    }
+    written
 }
 
 /// The number of the ring gained or lost.
@@ -319,6 +349,79 @@ fn ring_end_is_reported_once() {
     assert_eq!(segment(&mut ours), None);
     assert!(!ours.is_up());
     assert_eq!(ours.next_ring_change(), None);
+}
+
+/// RR-SHM-8
+#[test]
+fn unread_frames_are_returned_once_when_the_ring_ends() {
+    // Of the frames read in the last case, the reader has reported some.
+    for (most, read) in [(0, 0), (12, 0), (12, 5), (12, 12), (u32::MAX, 100)] {
+        let [mut ours, mut theirs] = shared(5);
+        let written = write_frames(&mut ours, most);
+        for expected in &written[..read] {
+            assert_eq!(frames(&mut theirs).as_ref(), Some(expected));
+        }
+        assert_eq!(ours.take_unread(5), Some(vec![]), "the ring has not ended");
+        // Other entries are not returned.
+        assert!(most == u32::MAX || send(&mut ours, &datagram(5, b"a packet")));
+        drop(theirs);
+        let mut ours = [ours];
+        until(&mut ours, |[ours]| !ours.is_up());
+        let [mut ours] = ours;
+        assert_eq!(ours.take_unread(6), Some(vec![]));
+        let unread = ours.take_unread(5).unwrap();
+        assert!(unread.len() >= written.len() - read && written.ends_with(&unread));
+        assert_eq!(unread.len() < written.len(), read == 100);
+        assert_eq!(ours.take_unread(5), Some(vec![]));
+    }
+}
+
+/// RR-SHM-5, RR-SHM-8
+#[test]
+fn unread_frames_are_returned_after_a_violation() {
+    let [mut ours, mut theirs] = shared(5);
+    let written = write_frames(&mut ours, 12);
+    assert!(frames(&mut theirs).is_some());
+    // A length in the other direction that is too long.
+    let line = theirs.channels[0].as_ref().map(|channel| channel.map_again()).unwrap();
+    let first = RING_PAIR_BYTES / 8 / 2 + 2 * 8;
+    line.corrupt_word(first, u64::from(u16::MAX >> 2));
+    assert_eq!(frames(&mut ours), None);
+    assert_eq!((ours.figures().broken, ours.is_up()), (1, false));
+    assert_eq!(ours.take_unread(5), Some(written));
+    assert_eq!(ours.take_unread(5), Some(vec![]));
+}
+
+/// RR-SHM-8
+#[test]
+fn overwritten_frames_are_reported() {
+    for (word, value) in [(2 * 8, 0), (3 * 8, u64::MAX), (0, 1 << 20)] {
+        let [mut ours, theirs] = shared(5);
+        write_frames(&mut ours, 3);
+        theirs.channels[0].as_ref().unwrap().map_again().corrupt_word(word, value);
+        drop(theirs);
+        let mut ours = [ours];
+        until(&mut ours, |[ours]| !ours.is_up());
+        assert_eq!(ours[0].take_unread(5), None, "{word}");
+        assert_eq!(ours[0].take_unread(5), Some(vec![]));
+    }
+}
+
+/// RR-SHM-8
+#[test]
+fn nothing_is_kept_for_a_session_that_has_ended() {
+    let [mut ours, theirs] = shared(5);
+    assert_eq!(write_frames(&mut ours, 3).len(), 3);
+    ours.disconnect_peer(5);
+    assert_eq!(ours.take_unread(5), Some(vec![]));
+    // Nor if the ring has ended before.
+    let [mut ours, other] = shared(5);
+    assert_eq!(write_frames(&mut ours, 3).len(), 3);
+    drop((theirs, other));
+    let mut ours = [ours];
+    until(&mut ours, |[ours]| !ours.is_up());
+    ours[0].disconnect_peer(5);
+    assert_eq!(ours[0].take_unread(5), Some(vec![]));
 }
 
 #[test]

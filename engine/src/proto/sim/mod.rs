@@ -38,3 +38,4 @@ pub(crate) use packets::{RAILS, keys_of};
 pub(crate) use peer::{ScriptedPeer, eager, grant, rts};
 pub(crate) use requests::{next_bytes, receive_request, send_request, stage_empty};
 pub(crate) use sessions::{LIMITS, OWN, accept, connect, core_of, lane_hello, locator};
+pub(crate) use shared_memory::RingEntry;

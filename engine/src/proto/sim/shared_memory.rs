@@ -1,17 +1,21 @@
-//! Engines of one host: rings that carry pieces, and reads from the sender's memory (CMA).
+//! Engines of one host: rings that carry pieces or, entry by entry, segments, and reads from the
+//! sender's memory (CMA).
 
 use std::collections::VecDeque;
 
 use super::engine::Engine;
 use super::memory::Memory;
+use super::messages::Flow;
 use super::net::{Event, Net};
 use crate::proto::context::Cx;
-use crate::proto::effects::Effects;
+use crate::proto::effects::{CompletionLevel, Effects};
 use crate::proto::ready::Work;
+use crate::proto::segments::{OutgoingByRing, PostedMessage};
 use crate::proto::session::Session;
 use crate::proto::table::Id;
-use crate::wire::CmaSource;
+use crate::wire::frame_range::RingBytes;
 use crate::wire::piece::PieceHeader;
+use crate::wire::{CmaSource, FrameRange};
 
 /// Addresses identify operations, and are never 0.
 const FIRST_ADDRESS: u64 = 1 << 40;
@@ -35,6 +39,62 @@ pub(crate) struct Rings {
     pub(crate) bytes: u64,
     /// Suspends all readers.
     pub(crate) is_suspended: bool,
+}
+
+/// A segment in a ring: the numbers of its frames, if it has no header, and its bytes.
+pub(crate) type RingEntry = (Option<FrameRange>, Vec<u8>);
+
+/// Segments in rings that the test itself carries.
+impl Net {
+    /// Sends the next message of a flow by a ring, as a loop without other work does.
+    pub(crate) fn send_by_ring(&mut self, flow: Flow, length: usize) -> RingEntry {
+        let (request, bytes) = self.next_message(&flow, length, CompletionLevel::Inject);
+        let Engine { core, slots, .. } = &mut self.engines[flow.from];
+        let fill = |room: &mut [u8]| room.copy_from_slice(&bytes);
+        let (target, whole) = (flow.target, Some(&bytes[..]));
+        let frame = PostedMessage { request: &request, target, fill, whole };
+        let alone = core.enter(slots[&flow.to]).and_then(|(it, cx)| it.alone(cx, &frame));
+        let mut entry = None;
+        let sent = alone.expect("nothing is ahead of it").send_by_ring(|frames, bytes| {
+            let bytes = match bytes {
+                RingBytes::Short(bytes, length) => bytes[..length].to_vec(),
+                RingBytes::Parts(parts) => parts.concat(),
+            };
+            entry = Some((frames, bytes));
+            true
+        });
+        assert_eq!(sent, Ok(()));
+        self.note_sent(flow, length, None);
+        entry.expect("it is written")
+    }
+
+    /// Writes what waits in an engine into its ring to another.
+    pub(crate) fn write_ring(&mut self, from: usize, to: usize) -> Vec<RingEntry> {
+        let (slot, room_bytes) = (self.engines[from].slots[&to], self.room_bytes);
+        let mut written = Vec::new();
+        loop {
+            self.stage(from);
+            let core = &mut self.engines[from].core;
+            let next = core.enter(slot).and_then(|(it, cx)| it.poll_for_ring(cx, room_bytes));
+            let Some(OutgoingByRing { token, frames, bytes }) = next else { return written };
+            written.push((frames, bytes.to_vec()));
+            if frames.is_some() {
+                core.with(slot, |it, cx| it.handle_written(cx, token));
+            }
+        }
+    }
+
+    /// Reads an entry of a ring.
+    pub(crate) fn read_ring(&mut self, from: usize, to: usize, (frames, bytes): &RingEntry) {
+        let now_ns = self.now_ns();
+        let Engine { core, memory, slots, .. } = &mut self.engines[to];
+        let slot = slots[&from];
+        let handled = match *frames {
+            Some(range) => core.handle_ring_frames(slot, (range, bytes), now_ns, memory),
+            None => core.handle_ring_segment(slot, bytes, now_ns, memory),
+        };
+        assert_eq!(handled, Ok(()));
+    }
 }
 
 impl Net {

@@ -6,6 +6,7 @@ mod cma;
 mod hostile;
 mod pieces;
 mod properties;
+mod ring;
 mod stream;
 mod warm;
 
