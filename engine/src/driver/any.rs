@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::datagrams::Datagrams;
 use super::sockets::SocketsDriver;
-use super::traits::{Driver, PieceHeader, RingEntry, RingSegment, TxFlags};
+use super::traits::{Driver, PieceHeader, RingEntry, RingName, RingSegment, TxFlags};
 #[cfg(feature = "uring")]
 use super::uring::UringDriver;
 
@@ -104,10 +104,10 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
 
     /// See [`super::traits::DatagramIo::write_segment`].
     #[inline(always)]
-    pub(crate) fn write_segment(&mut self, session: u64, segment: RingSegment<'_>) -> bool {
+    pub(crate) fn write_segment(&mut self, ring: RingName, segment: RingSegment<'_>) -> bool {
         match self.datagrams() {
-            Ok(datagrams) => datagrams.write_segment(session, segment),
-            Err(driver) => driver.write_segment(session, segment),
+            Ok(datagrams) => datagrams.write_segment(ring, segment),
+            Err(driver) => driver.write_segment(ring, segment),
         }
     }
 

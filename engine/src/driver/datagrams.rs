@@ -19,7 +19,7 @@ use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::driver::traits::{CmaLocation, ProcessCookie, Rail};
 use crate::driver::traits::{
     DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, KeptFrames, LocalPeer,
-    PieceHeader, RingEntry, RingSegment, SharedMemoryState, TxFlags,
+    PieceHeader, RingEntry, RingName, RingSegment, SharedMemoryState, TxFlags,
 };
 use crate::memory::Shape;
 use crate::settings::SharedMemory;
@@ -294,9 +294,9 @@ impl Datagrams {
 
     /// See [`crate::driver::traits::DatagramIo::write_segment`].
     #[inline(always)]
-    pub(super) fn write_segment(&mut self, session: u64, segment: RingSegment<'_>) -> bool {
+    pub(super) fn write_segment(&mut self, ring: RingName, segment: RingSegment<'_>) -> bool {
         let Some(shm) = &mut self.shm else { return false };
-        shm.write_segment(session, segment, &mut self.counters)
+        shm.write_segment(ring, segment, &mut self.counters)
     }
 
     /// See [`crate::driver::traits::DatagramIo::take_unread`].

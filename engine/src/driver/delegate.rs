@@ -85,7 +85,9 @@ macro_rules! delegate {
         delegate!(# $to disconnect_peer(&mut self, session: u64));
         delegate!(
             # $to write_segment(
-                &mut self, session: u64, segment: crate::driver::traits::RingSegment<'_>
+                &mut self,
+                ring: crate::driver::traits::RingName,
+                segment: crate::driver::traits::RingSegment<'_>
             ) -> bool
         );
         fn write_piece(

@@ -50,7 +50,7 @@ pub(crate) use crate::types::FrameFigures;
 pub(crate) use crate::types::{FrameDrops, FrameState, SharedMemoryFigures, SharedMemoryState};
 pub(crate) use crate::types::{RAILS_MAX, Rail};
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
-pub(crate) use crate::wire::frame_range::KeptFrames;
+pub(crate) use crate::wire::frame_range::{KeptFrames, RingName};
 pub(crate) use crate::wire::piece::PieceHeader;
 
 /// Longest datagram, in bytes, without UDP and IP headers: what fits into a jumbo frame of 9000
@@ -378,11 +378,12 @@ pub(crate) trait DatagramIo {
         let _ = peer;
     }
 
-    /// Writes a segment of a session into its ring ([`DriverEvent::RingChanged`]), at most
-    /// [`RING_SEGMENT_BYTES_MAX`] long. Entries arrive whole and in order, unless the ring ends.
-    /// `false`: no room now, or no ring. [`Self::flush_datagrams`] notifies the peer.
-    fn write_segment(&mut self, session: u64, segment: RingSegment<'_>) -> bool {
-        let _ = (session, segment);
+    /// Writes a segment of a session into its ring, as [`DriverEvent::RingChanged`] named it, at
+    /// most [`RING_SEGMENT_BYTES_MAX`] long. Entries arrive whole and in order, unless the ring
+    /// ends. `false`: no room now, another ring, or none. [`Self::flush_datagrams`] notifies the
+    /// peer.
+    fn write_segment(&mut self, ring: RingName, segment: RingSegment<'_>) -> bool {
+        let _ = (ring, segment);
         false
     }
 

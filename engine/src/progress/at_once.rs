@@ -3,7 +3,7 @@
 
 use super::datagram::transmit::send_datagram;
 use super::engine::{Engine, EngineState};
-use super::traits::RingSegment;
+use super::traits::{RingName, RingSegment};
 use crate::proto::hint::Hint;
 use crate::proto::paths::{PRIMARY, Paths};
 use crate::proto::segments::PostedFrame;
@@ -55,7 +55,7 @@ impl Engine {
 
     /// Writes a frame into the ring of its session.
     #[inline(always)]
-    fn write_at_once<P: PostedFrame>(&mut self, session: u32, ring: u64, frame: &P) -> bool {
+    fn write_at_once<P: PostedFrame>(&mut self, session: u32, ring: RingName, frame: &P) -> bool {
         let EngineState { core, controls, rings, .. } = &mut *self.state;
         let Some(alone) = core.enter(session).and_then(|(it, cx)| it.alone(cx, frame)) else {
             return false;

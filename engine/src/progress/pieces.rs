@@ -1,7 +1,7 @@
 //! Pieces of long messages on rings in shared memory.
 
 use super::engine::Engine;
-use super::traits::PieceHeader;
+use super::traits::{PieceHeader, RingName};
 use crate::proto::effects::Effects;
 use crate::proto::failure::PeerFailure;
 use crate::proto::ready::Work;
@@ -70,7 +70,7 @@ impl Engine {
     }
 
     /// Writes pieces for a session; returns whether there were any, and whether these were all.
-    fn feed(&mut self, session: u32, ring: u64) -> (bool, bool) {
+    fn feed(&mut self, session: u32, ring: RingName) -> (bool, bool) {
         if self.state.controls.of(session).is_refused() {
             // A segment waits for space, and pieces would take it.
             return (false, false);
@@ -81,7 +81,7 @@ impl Engine {
             let PieceSend { operation, offset, length, header } = piece;
             let place = (operation, offset as usize, length);
             let bytes = state.completions.bytes_of(place, &mut state.scratch);
-            if !self.driver.write_piece(ring, &header, bytes) {
+            if !self.driver.write_piece(ring.session, &header, bytes) {
                 state.rings.note_full();
                 return (written > 0, false);
             }

@@ -15,6 +15,13 @@ impl FrameRange {
     }
 }
 
+/// A ring in shared memory: the session that its packets have, and its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RingName {
+    pub(crate) session: u64,
+    pub(crate) number: u32,
+}
+
 /// The frames of a segment that a ring in shared memory has kept for their sender.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KeptFrames {

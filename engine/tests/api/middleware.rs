@@ -160,6 +160,44 @@ fn messages_of_all_kinds_survive_rings_that_end() {
     });
 }
 
+/// Only a ring has a short message, until it ends.
+///
+/// RR-SHM-8
+#[test]
+fn short_messages_survive_rings_that_end() {
+    const AT_ONCE: u64 = 30;
+    for seed in 1..=8 {
+        let faults = format!("seed={seed} again=0.3 late=0.3 ring_end=0.05");
+        let settings = [
+            ("lanes", "sockets"),
+            ("control_lane", "udp"),
+            ("shared_memory", "auto"),
+            ("inject_faults", &faults),
+        ];
+        let talk = move |endpoint: &Endpoint<Owned>, peer: Peer| {
+            let (envelope, done) = (Envelope::tagged(1000), Envelope::tagged(1001));
+            for round in 0..100_u64 {
+                let numbers = round * AT_ONCE..(round + 1) * AT_ONCE;
+                for number in numbers.clone() {
+                    let options = SendOptions::at(CompletionLevel::Inject);
+                    let bytes = number.to_le_bytes();
+                    endpoint.send_blocking(peer, envelope, &bytes, options).unwrap();
+                }
+                for number in numbers {
+                    let (mut into, from) = ([0; 8], Selector::from_peer(peer, envelope));
+                    endpoint.receive_blocking(from, &mut into, ReceiveOptions::new()).unwrap();
+                    assert_eq!(u64::from_le_bytes(into), number, "seed {seed}");
+                }
+            }
+            let receive = endpoint.receive(Selector::from_peer(peer, done), Vec::new()).unwrap();
+            let options = SendOptions::at(CompletionLevel::Match);
+            endpoint.send_blocking(peer, done, &[], options).unwrap();
+            receive.wait().unwrap();
+        };
+        pair(&settings, talk, talk);
+    }
+}
+
 /// A reset control lane ends the session, with an error on both sides that names it.
 #[test]
 fn a_cut_control_lane_is_reported_to_both_sides() {

@@ -37,7 +37,9 @@ use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxF
 use crate::driver::traits::{
     CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, OutgoingChunk,
 };
-use crate::driver::traits::{CmaLocation, LocalPeer, PieceHeader, RingEntry, RingSegment};
+use crate::driver::traits::{
+    CmaLocation, LocalPeer, PieceHeader, RingEntry, RingName, RingSegment,
+};
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::memory::Shape;
 use crate::settings::Faults;
@@ -536,8 +538,8 @@ impl DatagramIo for Fault {
         self.disconnect_inner(session);
     }
 
-    fn write_segment(&mut self, session: u64, segment: RingSegment<'_>) -> bool {
-        self.admit_segment(session) && self.inner.write_segment(session, segment)
+    fn write_segment(&mut self, ring: RingName, segment: RingSegment<'_>) -> bool {
+        self.admit_segment(ring.session) && self.inner.write_segment(ring, segment)
     }
 
     fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {

@@ -73,7 +73,6 @@ impl Shm {
         if let Some(&index) = self.by_session.get(&session) {
             self.remove(index);
         }
-        self.unread.retain(|&(it, _)| it != session);
     }
 
     /// Requests a channel from a local peer.
@@ -335,6 +334,7 @@ impl Shm {
         // The end is reported once.
         let _ = epoll::delete(&self.epoll, &channel.socket);
         let has_received = channel.has_received();
+        self.figures.broken += u64::from(unread.is_err());
         self.keep_unread(session, unread);
         if has_received {
             self.mark_pending(index);

@@ -69,7 +69,7 @@ use self::polling::Polling;
 use self::ring::{DATAGRAM_MAX, RingViolation};
 use self::socket::LocalListener;
 use crate::driver::traits::{
-    DriverCounters, KeptFrames, LocalPeer, RingSegment, SharedMemoryFigures,
+    DriverCounters, KeptFrames, LocalPeer, RingName, RingSegment, SharedMemoryFigures,
 };
 use crate::forks::EngineFd;
 use crate::memory::Shape;
@@ -317,18 +317,30 @@ impl Shm {
     #[inline(never)]
     pub(super) fn write_segment(
         &mut self,
-        session: u64,
+        RingName { session, number }: RingName,
         segment: RingSegment<'_>,
         counters: &mut DriverCounters,
     ) -> bool {
-        let is_taken = self.with_channel(session, |channel| channel.write_segment(segment));
+        let is_taken = self.with_channel(session, |channel| {
+            // What goes into a ring is kept by it: not into one that the engine does not know yet.
+            if channel.number == number { channel.write_segment(segment) } else { Ok(false) }
+        });
         self.count_sent(is_taken, counters)
+    }
+
+    /// The ring of a session; another one if it has none.
+    #[cfg(test)]
+    fn ring_name(&self, session: u64) -> RingName {
+        let index = self.by_session.get(&session).copied();
+        let channel = index.and_then(|index| self.channels.get(index as usize)?.as_ref());
+        RingName { session, number: channel.map_or(0, |channel| channel.number) }
     }
 
     /// See [`crate::driver::traits::DatagramIo::take_unread`].
     pub(super) fn take_unread(&mut self, session: u64) -> Option<Vec<KeptFrames>> {
         let of_session = self.unread.extract_if(.., |(it, _)| *it == session);
-        of_session.map(|(_, frames)| frames).collect()
+        let unread: Vec<_> = of_session.map(|(_, frames)| frames).collect();
+        unread.into_iter().collect()
     }
 
     /// See [`crate::driver::traits::DatagramIo::write_piece`].

@@ -288,11 +288,19 @@ fn last_segment_needs_a_flush_only_if_its_reader_sleeps() {
     for session in [polled(&hub)[0], silent] {
         assert_eq!(segment(&mut hub), None);
         let other = &mut others[session as usize - 1];
-        assert!(other.write_segment(session, RingSegment::whole(b"last", true), &mut counters));
+        assert!(other.write_segment(
+            other.ring_name(session),
+            RingSegment::whole(b"last", true),
+            &mut counters
+        ));
         assert!(!other.is_behind() && hub.has_received(false));
         assert_eq!(segment(&mut hub), Some((session, b"last".to_vec())));
         hub.serve(true);
-        assert!(other.write_segment(session, RingSegment::whole(b"wake up", true), &mut counters));
+        assert!(other.write_segment(
+            other.ring_name(session),
+            RingSegment::whole(b"wake up", true),
+            &mut counters
+        ));
         assert!(other.is_behind() && !is_readable(hub.epoll.as_fd()));
         other.flush(&mut counters);
         assert!(!other.is_behind() && is_readable(hub.epoll.as_fd()));

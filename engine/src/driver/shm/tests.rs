@@ -115,7 +115,7 @@ fn write_frames(shm: &mut Shm, most: u32) -> Vec<KeptFrames> {
             _ => RingBytes::Parts([&bytes, &[]]),
         };
         let segment = RingSegment { frames: Some(range), bytes: all, is_last: true };
-        if !shm.write_segment(5, segment, &mut DriverCounters::default()) {
+        if !shm.write_segment(shm.ring_name(5), segment, &mut DriverCounters::default()) {
             break;
         }
         bytes.truncate(length);
@@ -149,11 +149,23 @@ fn ring_keeps_order_and_reports_when_full() {
     assert!(numbers[0].is_some() && numbers[0] == numbers[1], "{numbers:?}");
     assert!(both.iter_mut().all(|shm| shm.next_ring_change().is_none()));
     let [ours, theirs] = &mut both;
-    assert!(!ours.write_segment(6, RingSegment::whole(b"no channel", false), &mut counters));
+    assert!(!ours.write_segment(
+        ours.ring_name(6),
+        RingSegment::whole(b"no channel", false),
+        &mut counters
+    ));
     let text = datagram(5, b"a packet");
-    assert!(ours.write_segment(5, RingSegment::whole(b"first", false), &mut counters));
+    assert!(ours.write_segment(
+        ours.ring_name(5),
+        RingSegment::whole(b"first", false),
+        &mut counters
+    ));
     assert!(send(ours, &text));
-    assert!(ours.write_segment(5, RingSegment::whole(b"second", false), &mut counters));
+    assert!(ours.write_segment(
+        ours.ring_name(5),
+        RingSegment::whole(b"second", false),
+        &mut counters
+    ));
     assert_eq!(theirs.take_packet(), None);
     assert_eq!(segment(theirs), Some((5, b"first".to_vec())));
     assert_eq!(segment(theirs), None, "a packet goes first");
@@ -164,7 +176,7 @@ fn ring_keeps_order_and_reports_when_full() {
     assert_eq!(segment(theirs), Some((5, b"second".to_vec())));
     let mut written = 0_u32;
     while ours.write_segment(
-        5,
+        ours.ring_name(5),
         RingSegment::whole(&[written as u8; RING_SEGMENT_BYTES_MAX], false),
         &mut counters,
     ) {
@@ -176,7 +188,7 @@ fn ring_keeps_order_and_reports_when_full() {
     }
     assert_eq!(segment(theirs), None);
     assert!(ours.write_segment(
-        5,
+        ours.ring_name(5),
         RingSegment::whole(b"there is room again", false),
         &mut counters
     ));
@@ -218,7 +230,11 @@ fn pieces_keep_order_and_leave_room_for_segments() {
             let long = [3; DATAGRAM_BYTES_MAX];
             if round % 3 == 0 {
                 assert!(
-                    ours.write_segment(5, RingSegment::whole(&long, false), &mut counters),
+                    ours.write_segment(
+                        ours.ring_name(5),
+                        RingSegment::whole(&long, false),
+                        &mut counters
+                    ),
                     "pieces fill the ring"
                 );
             }
@@ -326,7 +342,7 @@ fn ring_end_is_reported_once() {
     let [mut ours, mut theirs] = shared(5);
     let number = ring_change(&mut ours, 5, true);
     assert!(theirs.write_segment(
-        5,
+        theirs.ring_name(5),
         RingSegment::whole(b"last words", false),
         &mut DriverCounters::default()
     ));
@@ -341,7 +357,7 @@ fn ring_end_is_reported_once() {
     };
     assert_eq!(number, Some(ended));
     assert!(!ours.write_segment(
-        5,
+        ours.ring_name(5),
         RingSegment::whole(b"no channel", false),
         &mut DriverCounters::default()
     ));
@@ -409,19 +425,32 @@ fn overwritten_frames_are_reported() {
 
 /// RR-SHM-8
 #[test]
-fn nothing_is_kept_for_a_session_that_has_ended() {
+fn unread_frames_are_returned_once_after_a_disconnection() {
     let [mut ours, theirs] = shared(5);
-    assert_eq!(write_frames(&mut ours, 3).len(), 3);
+    let written = write_frames(&mut ours, 3);
     ours.disconnect_peer(5);
+    assert_eq!(ours.take_unread(5), Some(written));
     assert_eq!(ours.take_unread(5), Some(vec![]));
-    // Nor if the ring has ended before.
+    // If the ring has ended before, too.
     let [mut ours, other] = shared(5);
-    assert_eq!(write_frames(&mut ours, 3).len(), 3);
+    let written = write_frames(&mut ours, 3);
     drop((theirs, other));
     let mut ours = [ours];
     until(&mut ours, |[ours]| !ours.is_up());
     ours[0].disconnect_peer(5);
+    assert_eq!(ours[0].take_unread(5), Some(written));
     assert_eq!(ours[0].take_unread(5), Some(vec![]));
+}
+
+/// RR-SHM-8
+#[test]
+fn segment_for_an_earlier_ring_is_refused() {
+    let [mut ours, _theirs] = shared(5);
+    let RingName { session, number } = ours.ring_name(5);
+    let (segment, mut counters) = (RingSegment::whole(b"late", false), DriverCounters::default());
+    let earlier = RingName { session, number: number.wrapping_add(1) };
+    assert!(!ours.write_segment(earlier, segment, &mut counters));
+    assert!(ours.write_segment(RingName { session, number }, segment, &mut counters));
 }
 
 #[test]

@@ -8,18 +8,13 @@
 //! writer flushes.
 
 use std::collections::VecDeque;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::lane::{self, PendingEvent};
+use super::lane::PendingEvent;
 use super::net::{Item, Net};
-use crate::driver::shm::cma::AttachedProcess;
-use crate::driver::traits::{
-    CmaLocation, DriverEvent, KeptFrames, LocalPeer, PieceHeader, ProcessCookie,
-};
-use crate::memory::Shape;
-use crate::wire::frame_range::FrameRange;
+use crate::driver::traits::{DriverEvent, KeptFrames, LocalPeer, PieceHeader, ProcessCookie};
+use crate::wire::frame_range::{FrameRange, RingName};
 
 /// Maximum time until the two engines of a session connect, and maximum delay of a retry, in
 /// nanoseconds.
@@ -401,6 +396,19 @@ impl Net {
 
     // ---- Writing ----
 
+    /// Writes a segment into a ring. `false`: another ring or none, or no room.
+    pub(super) fn write_segment(
+        &mut self,
+        host: usize,
+        RingName { session, number }: RingName,
+        kind: Kind,
+        bytes: &[u8],
+    ) -> bool {
+        let ring = self.local_peers.side_mut(host, session);
+        ring.is_some_and(|(ring, _)| ring.number == number)
+            && self.write_ring(host, session, kind, bytes)
+    }
+
     /// Writes into the ring of a session. `false`: no ring, or no room.
     pub(super) fn write_ring(
         &mut self,
@@ -546,43 +554,25 @@ impl Net {
         let known = known.find(|it| (it.host, it.session) == (host, session));
         known.map_or_else(Vec::new, |known| std::mem::take(&mut known.unread))
     }
-
-    /// Reads a part of a message from the memory of a session's peer.
-    ///
-    /// # Safety
-    ///
-    /// The memory behind `into` is live and writable, and nothing else accesses these bytes of it
-    /// during the call.
-    pub(super) unsafe fn read_peer_memory(
-        &mut self,
-        (host, session): (usize, u64),
-        source: CmaLocation,
-        into: &Shape,
-        offset: usize,
-        length: usize,
-    ) -> io::Result<()> {
-        let one_in = self.local_peers.impairments.unreadable_one_in;
-        let is_refused = self.hosts[host].random.rings.one_in(one_in);
-        let is_open = self.local_peers.side_mut(host, session).is_some();
-        let mut known = self.local_peers.known.iter();
-        let other = known.find(|it| it.session == session && it.host != host);
-        let cookie = other.and_then(|it| it.cookie.clone()).filter(|_| is_open && !is_refused);
-        let cookie = cookie.ok_or_else(|| io::Error::other("refused by the simulation"))?;
-        let address = cookie.resolve(source.address);
-        let address = address.ok_or_else(|| io::Error::other("the address was never announced"))?;
-        let source = CmaLocation { address, ..source };
-        let spans = lane::spans_of(into, offset, length);
-        self.take_memory(&spans, true);
-        // SAFETY: the caller's contract.
-        let read =
-            unsafe { AttachedProcess::own_process(&cookie).read(source, into, offset, length) };
-        self.release_memory(&spans, false);
-        self.local_peers.read[1] += u64::from(read.is_ok());
-        read
-    }
 }
 
 impl LocalPeers {
+    /// The cookie of the engine that shares a session with that of `host`.
+    pub(super) fn cookie_of_peer(&self, host: usize, session: u64) -> Option<Arc<ProcessCookie>> {
+        let other = self.known.iter().find(|it| it.session == session && it.host != host);
+        other.and_then(|it| it.cookie.clone())
+    }
+
+    /// Whether the engine of `host` has rings with the peer of a session.
+    pub(super) fn has_rings(&mut self, host: usize, session: u64) -> bool {
+        self.side_mut(host, session).is_some()
+    }
+
+    /// Counts a cross-memory read.
+    pub(super) fn count_memory_read(&mut self, is_done: bool) {
+        self.read[1] += u64::from(is_done);
+    }
+
     /// The rings of a session, and the side of `host`.
     fn side_mut(&mut self, host: usize, session: u64) -> Option<(&mut Rings, usize)> {
         let rings = self.rings.iter_mut().find(|rings| rings.session == session)?;

@@ -14,6 +14,7 @@ mod lane;
 pub(crate) mod local_peers;
 pub(crate) mod net;
 mod on_path_attacker;
+mod peer_memory;
 pub(crate) mod rails;
 pub(crate) mod random;
 mod segments;
@@ -42,7 +43,8 @@ use crate::driver::traits::{
 };
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
 use crate::driver::traits::{
-    CmaLocation, KeptFrames, LocalPeer, PieceHeader, ProcessCookie, RingEntry, RingSegment,
+    CmaLocation, KeptFrames, LocalPeer, PieceHeader, ProcessCookie, RingEntry, RingName,
+    RingSegment,
 };
 use crate::memory::Shape;
 use crate::wire::frame_range::RingBytes;
@@ -387,13 +389,13 @@ impl DatagramIo for SimDriver {
         self.net.borrow_mut().disconnect_peer(self.host, session);
     }
 
-    fn write_segment(&mut self, session: u64, segment: RingSegment<'_>) -> bool {
+    fn write_segment(&mut self, ring: RingName, segment: RingSegment<'_>) -> bool {
         let kind = segment.frames.map_or(Kind::Segment, Kind::Frames);
         let bytes = match segment.bytes {
             RingBytes::Short(bytes, length) => bytes[..length].to_vec(),
             RingBytes::Parts(parts) => parts.concat(),
         };
-        self.net.borrow_mut().write_ring(self.host, session, kind, &bytes)
+        self.net.borrow_mut().write_segment(self.host, ring, kind, &bytes)
     }
 
     fn take_unread(&mut self, session: u64) -> Option<Vec<KeptFrames>> {

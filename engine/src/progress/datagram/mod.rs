@@ -275,8 +275,8 @@ impl Engine {
             let state = &mut *self.state;
             state.core.with(session, |it, cx| it.set_cma(cx, false));
             // An engine without outstanding operations has nothing in a ring.
-            let is_intact = state.paths.set_ring(&mut state.core, session, None, &[]);
-            debug_assert!(is_intact, "it keeps nothing");
+            let is_intact = state.paths.set_ring(&mut state.core, session, None, None);
+            debug_assert!(is_intact, "no ring keeps anything for it");
             self.setup().lanes.meet(session);
             self.state.controls.of(session).set_awaits_room(false);
             self.transmit_all(session);

@@ -7,7 +7,7 @@ use super::DATAGRAMS_PER_FLUSH;
 use crate::driver::AnyDriver;
 use crate::progress::control_lanes::ControlLanes;
 use crate::progress::engine::{Engine, EngineState};
-use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry, RingSegment};
+use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry, RingName, RingSegment};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::core::Core;
 use crate::proto::failure::PeerFailure;
@@ -77,7 +77,7 @@ impl Rings {
     /// was written.
     pub(super) fn write_segments(
         &mut self,
-        (session, ring): (u32, u64),
+        (session, ring): (u32, RingName),
         core: &mut Core,
         controls: &mut ControlLanes,
         driver: &mut AnyDriver,
@@ -128,10 +128,8 @@ impl Engine {
         let state = &mut *self.state;
         let Some(session) = state.paths.session_of(name) else { return };
         if state.core.session(session).is_some_and(|known| known.is_connected()) {
-            let is_intact = unread.is_some_and(|unread| {
-                state.paths.set_ring(&mut state.core, session, ring, &unread)
-            });
-            if !is_intact {
+            let unread = unread.as_deref();
+            if !state.paths.set_ring(&mut state.core, session, ring, unread) {
                 return self.give_up(session, PeerFailure::Protocol(OVERWRITTEN.into()));
             }
             state.controls.of(session).set_refused(false);

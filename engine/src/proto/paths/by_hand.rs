@@ -96,7 +96,7 @@ impl PathsByHand {
 
     /// Adds or removes a shared-memory ring.
     pub(crate) fn share(&mut self, has_ring: bool) {
-        self.paths.has_ring = has_ring;
+        self.paths.ring = has_ring.then_some(0);
     }
 
     /// Sets the path at a position down.

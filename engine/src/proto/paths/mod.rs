@@ -83,7 +83,7 @@ pub(crate) struct Paths {
     /// Since when none is healthy.
     silent_since_ns: Option<u64>,
     /// Segments use a ring in shared memory, whichever path is healthy.
-    has_ring: bool,
+    ring: Option<u32>,
 }
 
 /// State for the choice of the primary path.
@@ -158,13 +158,13 @@ impl Paths {
     /// Returns whether the session's segments use datagrams, or a ring, now.
     #[inline]
     pub(crate) fn are_open(&self) -> bool {
-        self.has_ring || self.primary.as_ref().is_some_and(|path| path.is_open())
+        self.ring.is_some() || self.primary.as_ref().is_some_and(|path| path.is_open())
     }
 
     /// Returns whether the session's segments use a shared-memory ring, which ends with the peer.
     #[inline]
     pub(crate) fn has_ring(&self) -> bool {
-        self.has_ring
+        self.ring.is_some()
     }
 
     /// Returns whether this session's datagrams carry this id.

@@ -6,14 +6,17 @@ use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
 use super::PathTable;
 use super::arrival::Offence;
+use crate::wire::frame_range::RingName;
 use crate::wire::{FrameRange, KeptFrames};
 
 impl PathTable {
-    /// Returns the packet id of a session's first path, if it has a ring.
+    /// Returns the ring of a session; its packets have the id of the first path.
     #[inline]
-    pub(crate) fn ring_of(&self, slot: u32) -> Option<u64> {
-        let paths = self.of(slot).filter(|paths| paths.has_ring)?;
-        paths.primary.as_deref().map(|path| path.id().session)
+    pub(crate) fn ring_of(&self, slot: u32) -> Option<RingName> {
+        let paths = self.of(slot)?;
+        let number = paths.ring?;
+        let session = paths.primary.as_deref()?.id().session;
+        Some(RingName { session, number })
     }
 
     /// Returns the session whose first path has packets with this id.
@@ -32,8 +35,8 @@ impl PathTable {
     }
 
     /// Sets the ring of a session, or removes it: then all unacknowledged segments are sent again,
-    /// on its paths. `unread`: what it kept. Returns `false` if the peer has overwritten that: fail
-    /// the session.
+    /// on its paths. `unread`: what it kept (`None`: the peer has overwritten it). Returns `false`
+    /// if what the session needs was overwritten: fail it.
     ///
     /// RR-SHM-8.
     pub(crate) fn set_ring(
@@ -41,9 +44,9 @@ impl PathTable {
         core: &mut Core,
         session: u32,
         ring: Option<u32>,
-        unread: &[KeptFrames],
+        unread: Option<&[KeptFrames]>,
     ) -> bool {
-        self.of_mut(session).has_ring = ring.is_some();
+        self.of_mut(session).ring = ring;
         core.with(session, |it, cx| it.use_ring(cx, ring, unread)).unwrap_or(true)
     }
 

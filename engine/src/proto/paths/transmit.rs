@@ -59,7 +59,7 @@ impl PathTable {
         waiting.zip(self.of(slot)).is_some_and(|(session, paths)| {
             let waiting_bytes = session.segments.waiting_bytes();
             // A ring takes all segments built for datagrams.
-            let primary = paths.primary.as_deref().filter(|_| !paths.has_ring);
+            let primary = paths.primary.as_deref().filter(|_| paths.ring.is_none());
             primary.is_some_and(|path| waiting_bytes > path.packets().payload_bytes_max())
         })
     }
@@ -81,7 +81,7 @@ impl PathTable {
         room: &mut [u8],
     ) -> Option<Transmit> {
         let (paths, session, PathCx { cx, .. }) = self.enter(core, slot)?;
-        let has_ring = paths.has_ring;
+        let has_ring = paths.ring.is_some();
         paths.get_mut(index)?.poll_transmit((session, cx), has_ring, now_ns, room)
     }
 

@@ -24,8 +24,8 @@ impl Segments {
     /// Returns the oldest segment, if it was sent, and `ack` covers it.
     fn oldest_acked(&self, ack: u32) -> Option<SegmentId> {
         let was_sent = |it: &SegmentBuffer| matches!(it.place, Place::Flying | Place::Lost);
-        let is_acked = self.covers(ack, self.slots.oldest_frames()?)
-            && self.slots.oldest().is_none_or(was_sent);
+        let (range, segment) = self.slots.oldest()?;
+        let is_acked = self.covers(ack, range) && segment.is_none_or(was_sent);
         is_acked.then(|| self.slots.oldest_id()).flatten()
     }
 
@@ -86,19 +86,15 @@ impl Session {
             && shortcut!("acknowledged segments that only hold memory");
         let segments = &mut self.segments;
         loop {
-            let Some(range) = segments.slots.oldest_frames() else {
+            let Some((range, segment)) = segments.slots.oldest() else {
                 segments.base = segments.next_frame;
                 return;
             };
             segments.base = range.first;
-            let is_sent = match segments.slots.oldest() {
-                Some(segment) => {
-                    segment.place == Place::Flying
-                        && !segment.is_long
-                        && segment.operations.is_empty()
-                }
-                None => true,
-            };
+            let is_plain = is_plain
+                && segment.is_none_or(|it| {
+                    it.place == Place::Flying && !it.is_long && it.operations.is_empty()
+                });
             if !segments.covers(ack, range) {
                 if !is_before(segments.next_frame, ack) && segments.slots.trim_oldest(ack) {
                     segments.base = ack;
@@ -108,7 +104,7 @@ impl Session {
                 }
                 return;
             }
-            if !is_plain || !is_sent {
+            if !is_plain {
                 return self.release_acked(cx, ack, effects);
             }
             if let Some(TakenSegment::Buffer(segment)) = segments.slots.take_oldest() {

@@ -274,7 +274,7 @@ impl<P: PostedFrame> Alone<'_, P> {
             None => write(range, RingBytes::Parts([head, payload])),
         };
         if is_written {
-            let bytes_max = segments.frame_bytes_max();
+            let bytes_max = segments.kept_bytes_max();
             segments.slots.push_kept(number, head_bytes + length, bytes_max);
             return Ok(());
         }
@@ -301,7 +301,7 @@ impl<P: PostedFrame> Alone<'_, P> {
         if !write(Some(range), RingBytes::Parts([bytes, &[]])) {
             return Err(segments.slots.push(segment).0.to_token());
         }
-        let bytes_max = segments.frame_bytes_max();
+        let bytes_max = segments.kept_bytes_max();
         segments.slots.push_kept(range.first, bytes.len(), bytes_max);
         cx.shared.pool.recycle_short(segment);
         Ok(())

@@ -84,15 +84,15 @@ impl Session {
     }
 
     /// Selects the ring for segments, or none: then unacknowledged segments are sent again.
-    /// `unread`: what the ring that has ended kept of them. Returns `false` if the peer has
-    /// overwritten that: fail the session.
+    /// `unread`: what the ring that has ended kept of them (`None`: the peer has overwritten it).
+    /// Returns `false` if what the session needs was overwritten: fail it.
     ///
     /// RR-SHM-8.
     pub(crate) fn use_ring(
         &mut self,
         mut cx: Cx<'_>,
         ring: Option<u32>,
-        unread: &[KeptFrames],
+        unread: Option<&[KeptFrames]>,
     ) -> bool {
         let segments = &mut self.segments;
         if !segments.is_established() {

@@ -50,8 +50,8 @@ pub(crate) struct GoodbyeProgress {
     /// The peer has acknowledged it and everything before it, or, without datagrams, the kernel has
     /// taken that.
     pub(crate) is_done: bool,
-    /// A peer that ends the session now has everything except the goodbye: that is acknowledged, or,
-    /// without datagrams, taken by the kernel.
+    /// A peer that ends the session now has everything except the goodbye: that is acknowledged,
+    /// or, without datagrams, taken by the kernel.
     pub(crate) is_under_way: bool,
 }
 
@@ -62,8 +62,8 @@ impl Session {
         self.waiting.is_empty() && self.one_sided.has_all_staged() && self.segments.is_sent()
     }
 
-    /// Returns how far the goodbye of [`Core::leave`] is. `is_taken`: the kernel has taken all bytes
-    /// for the control connection, which decides without datagrams.
+    /// Returns how far the goodbye of [`Core::leave`] is. `is_taken`: the kernel has taken all
+    /// bytes for the control connection, which decides without datagrams.
     ///
     /// RR-END-1.
     pub(crate) fn goodbye_progress(&self, is_taken: bool) -> GoodbyeProgress {

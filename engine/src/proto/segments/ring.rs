@@ -16,6 +16,7 @@ use super::segment::{Place, SegmentPool};
 use super::slots::SegmentSlots;
 use super::{SegmentId, Segments};
 use crate::wire::FrameRange;
+use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 /// A segment to write into a ring.
 #[derive(Debug)]
@@ -55,6 +56,13 @@ impl OutgoingByRing<'_> {
 }
 
 impl Segments {
+    /// Returns how many bytes of frames may share a slot while a ring keeps them: what a datagram
+    /// takes, if the ring ends.
+    #[inline(always)]
+    pub(super) fn kept_bytes_max(&self) -> usize {
+        self.segment_bytes.min(self.path_bytes as usize) - SEGMENT_HEADER_BYTES
+    }
+
     /// Returns whether the next segment to a ring has a header, for what it announces.
     #[inline(always)]
     pub(super) fn has_header_by_ring(&self) -> bool {

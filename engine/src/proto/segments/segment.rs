@@ -109,9 +109,13 @@ impl SegmentBuffer {
         &self.buffer[SEGMENT_HEADER_BYTES..self.bytes]
     }
 
-    /// Adds `count` frames at a time. Returns `false`, without effect, if they do not fit.
+    /// Adds `count` frames at a time. Returns `false`, without effect, if they do not fit, or
+    /// cannot be so many.
     pub(super) fn fill_with(&mut self, count: u16, frames: &[u8]) -> bool {
         let end = self.bytes + frames.len();
+        if usize::from(count) > frames.len() {
+            return false;
+        }
         let Some(room) = self.buffer.get_mut(self.bytes..end) else { return false };
         room.copy_from_slice(frames);
         self.bytes = end;

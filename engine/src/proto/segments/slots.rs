@@ -34,8 +34,9 @@ impl SegmentId {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeptSegment {
     pub(super) range: FrameRange,
-    /// Their bytes, and perhaps those of earlier ones, which have been acknowledged.
-    bytes: u16,
+    /// Their bytes, and perhaps those of earlier ones, which have been acknowledged. `None`: they
+    /// had a buffer, and packets may carry the number of their slot.
+    bytes: Option<u16>,
     /// It holds part of a send that completes without the peer's acknowledgement.
     pub(super) completes_unacked: bool,
 }
@@ -111,18 +112,18 @@ impl SegmentSlots {
     }
 
     /// Adds the next frame, of `bytes`, which a ring in shared memory keeps. Frames that follow
-    /// each other share a slot as long as they fit `bytes_max`. It completes without an
-    /// acknowledgement.
+    /// each other share a slot as long as they fit `bytes_max`: they are one segment if the ring
+    /// ends. They complete without an acknowledgement.
     #[inline(always)]
     pub(super) fn push_kept(&mut self, frame: u32, bytes: usize, bytes_max: usize) {
         let latest = self.index(self.tail.wrapping_sub(1));
         if let Some(Slot::Kept(latest)) = self.ring.get_mut(latest)
             && latest.range.end() == frame
-            && usize::from(latest.bytes) + bytes <= bytes_max
+            && let Some(held) = &mut latest.bytes
+            && usize::from(*held) + bytes <= bytes_max
         {
             latest.range.count += 1;
-            latest.bytes += bytes as u16;
-            latest.completes_unacked = true;
+            *held += bytes as u16;
             return;
         }
         self.push_next_kept(frame, bytes);
@@ -130,7 +131,7 @@ impl SegmentSlots {
 
     #[inline(never)]
     fn push_next_kept(&mut self, first: u32, bytes: usize) {
-        let (range, bytes) = (FrameRange { first, count: 1 }, bytes as u16);
+        let (range, bytes) = (FrameRange { first, count: 1 }, Some(bytes as u16));
         *self.push_slot().1 = Slot::Kept(KeptSegment { range, bytes, completes_unacked: true });
         self.kept += 1;
     }
@@ -151,14 +152,20 @@ impl SegmentSlots {
     }
 
     /// Gives buffers to the segments that a ring kept, which has ended, of what its reader has not
-    /// reported as read (`unread`); the others have arrived. Returns `false` if the peer has
-    /// overwritten it.
+    /// reported as read; the others have arrived. Returns `false` if the peer has overwritten it
+    /// (`None`: so that no frames can be found). Buffers may be more than the pool's limit, as many
+    /// as entries fit the ring. The first frames of a segment may have arrived.
     ///
     /// RR-SHM-8.
     #[must_use]
-    pub(super) fn restore_kept(&mut self, pool: &mut SegmentPool, unread: &[KeptFrames]) -> bool {
+    pub(super) fn restore_kept(
+        &mut self,
+        pool: &mut SegmentPool,
+        unread: Option<&[KeptFrames]>,
+    ) -> bool {
         for id in self.ids() {
             let Some(kept) = self.get_kept(id) else { continue };
+            let Some(unread) = unread else { return false };
             // What it kept was written in the order of these frames, and is read in that order.
             let mut left = unread.iter().filter(|it| {
                 is_before(kept.range.first, it.range.end())
@@ -272,19 +279,16 @@ impl SegmentSlots {
     /// Returns the frames of the oldest segment.
     #[inline]
     pub(super) fn oldest_frames(&self) -> Option<FrameRange> {
-        match self.ring.get(self.index(self.head))? {
-            Slot::Empty => None,
-            Slot::Buffer(segment) => Some(segment.range()),
-            Slot::Kept(segment) => Some(segment.range),
-        }
+        self.oldest().map(|(range, _)| range)
     }
 
-    /// Returns the oldest segment, if it has a buffer.
+    /// Returns the frames of the oldest segment, and it, if it has a buffer.
     #[inline]
-    pub(super) fn oldest(&self) -> Option<&SegmentBuffer> {
+    pub(super) fn oldest(&self) -> Option<(FrameRange, Option<&SegmentBuffer>)> {
         match self.ring.get(self.index(self.head))? {
-            Slot::Buffer(segment) => Some(segment),
-            Slot::Empty | Slot::Kept(_) => None,
+            Slot::Empty => None,
+            Slot::Buffer(segment) => Some((segment.range(), Some(segment))),
+            Slot::Kept(segment) => Some((segment.range, None)),
         }
     }
 
@@ -328,16 +332,26 @@ impl SegmentSlots {
     /// Removes the oldest segment.
     #[inline]
     pub(super) fn take_oldest(&mut self) -> Option<TakenSegment> {
-        self.take(SegmentId(self.head))
+        let at = self.index(self.head);
+        let taken = match std::mem::replace(self.ring.get_mut(at)?, Slot::Empty) {
+            Slot::Empty => return None,
+            Slot::Buffer(segment) => TakenSegment::Buffer(segment),
+            Slot::Kept(_) => {
+                self.kept -= 1;
+                TakenSegment::Kept
+            }
+        };
+        self.held -= 1;
+        self.advance();
+        Some(taken)
     }
 
     /// Replaces the buffer of a segment by what a ring in shared memory keeps; returns it.
     pub(super) fn keep(&mut self, id: SegmentId) -> Option<Box<SegmentBuffer>> {
         let segment = self.get(id)?;
         let (range, completes_unacked) = (segment.range(), segment.completes_unacked);
-        let bytes = segment.content().len() as u16;
         let at = self.index(id.0);
-        let kept = Slot::Kept(KeptSegment { range, bytes, completes_unacked });
+        let kept = Slot::Kept(KeptSegment { range, bytes: None, completes_unacked });
         let Slot::Buffer(segment) = std::mem::replace(self.ring.get_mut(at)?, kept) else {
             unreachable!("it has a buffer")
         };

@@ -6,9 +6,10 @@
 //! | [`Transport::Stream`] (control connection) | neither | 132 KiB | by its [`AckPolicy`] |
 //! | [`Transport::Ring`] | neither | a buffer of the pool | by its [`AckPolicy`] |
 //!
-//! A sender keeps a segment until its frames are acknowledged, for the case that its transport
-//! ends. Every segment acknowledges what was received before it, so that an acknowledgement of its
-//! own is sent only where no segment follows.
+//! A sender, or the ring, keeps a segment until its frames are acknowledged, for the case that its
+//! transport ends. Every header acknowledges what was received before it, so that an
+//! acknowledgement of its own is sent only where no segment with a header follows
+//! ([`super::ring`]).
 //!
 //! RR-DGRAM-12, RR-SHM-8.
 

@@ -233,7 +233,7 @@ impl Net {
             Event::Lost { to, peer, token } => self.lose(to, peer, token),
             Event::Ring { to, peer, ring } => {
                 let Engine { core, slots, .. } = &mut self.engines[to];
-                core.with(slots[&peer], |it, cx| assert!(it.use_ring(cx, ring, &[])));
+                core.with(slots[&peer], |it, cx| assert!(it.use_ring(cx, ring, Some(&[]))));
             }
         }
     }

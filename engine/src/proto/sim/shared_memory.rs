@@ -10,7 +10,7 @@ use super::net::{Event, Net};
 use crate::proto::context::Cx;
 use crate::proto::effects::{CompletionLevel, Effects};
 use crate::proto::ready::Work;
-use crate::proto::segments::{OutgoingByRing, PostedMessage};
+use crate::proto::segments::PostedMessage;
 use crate::proto::session::Session;
 use crate::proto::table::Id;
 use crate::wire::frame_range::RingBytes;
@@ -76,11 +76,10 @@ impl Net {
             self.stage(from);
             let core = &mut self.engines[from].core;
             let next = core.enter(slot).and_then(|(it, cx)| it.poll_for_ring(cx, room_bytes));
-            let Some(OutgoingByRing { token, frames, bytes }) = next else { return written };
+            let Some(segment) = next else { return written };
+            let (frames, bytes) = segment.content();
             written.push((frames, bytes.to_vec()));
-            if frames.is_some() {
-                core.with(slot, |it, cx| it.handle_written(cx, token));
-            }
+            segment.note_written();
         }
     }
 
@@ -106,7 +105,9 @@ impl Net {
         for (number, engine) in self.engines.iter_mut().enumerate() {
             for (&peer, &slot) in &engine.slots {
                 let ring = 10 * number.min(peer) + number.max(peer);
-                engine.core.with(slot, |it, cx| assert!(it.use_ring(cx, Some(ring as u32), &[])));
+                engine
+                    .core
+                    .with(slot, |it, cx| assert!(it.use_ring(cx, Some(ring as u32), Some(&[]))));
             }
         }
     }

@@ -88,16 +88,16 @@ fn grant_for_an_unknown_ring_waits_for_it() {
     let [there, here] = [0, 1].map(|engine| net.engines[engine].slots[&(1 - engine)]);
     for engine in [0, 1] {
         let slot = [there, here][engine];
-        net.engines[engine].core.with(slot, |it, cx| it.use_ring(cx, None, &[]));
+        net.engines[engine].core.with(slot, |it, cx| it.use_ring(cx, None, Some(&[])));
     }
     // The receiver has the ring of number 9, its sender does not know it yet.
-    net.engines[1].core.with(here, |it, cx| it.use_ring(cx, Some(9), &[]));
+    net.engines[1].core.with(here, |it, cx| it.use_ring(cx, Some(9), Some(&[])));
     net.receive_of(FLOW, 50_000);
     net.send(FLOW, 50_000, CompletionLevel::Delivery);
     net.steps(30);
     assert_eq!(bytes(&net), 0);
     assert!(!net.is_at_rest());
-    net.engines[0].core.with(there, |it, cx| it.use_ring(cx, Some(9), &[]));
+    net.engines[0].core.with(there, |it, cx| it.use_ring(cx, Some(9), Some(&[])));
     net.settle(300);
     assert!(bytes(&net) > 49_000);
     net.check();

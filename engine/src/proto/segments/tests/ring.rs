@@ -25,7 +25,7 @@ fn change_ring(net: &mut Net, engine: usize, ring: Option<u32>, unread: &[RingEn
         frames.map(|range| KeptFrames { range, bytes: bytes.clone() })
     };
     let unread: Vec<_> = unread.iter().filter_map(kept).collect();
-    net.engines[engine].core.with(0, |it, cx| it.use_ring(cx, ring, &unread)).unwrap()
+    net.engines[engine].core.with(0, |it, cx| it.use_ring(cx, ring, Some(&unread))).unwrap()
 }
 
 /// Sends messages of a flow by the ring: some alone, others together.
@@ -248,9 +248,9 @@ fn goodbye_without_a_header_is_acknowledged() {
     assert_eq!(there.core.sessions.at(0).unwrap().ending.failure(), Some(&PeerFailure::Left));
     let words = there.core.with(0, |it, _| it.segments.take_final_ack()).unwrap();
     let here = &mut net.engines[0];
-    assert!(!here.core.session(0).is_some_and(Session::has_left));
+    assert!(!here.core.session(0).is_some_and(|it| it.goodbye_progress(false).is_done));
     here.core.handle_bytes(0, &words, 0, &mut here.memory).unwrap();
-    assert!(here.core.session(0).is_some_and(Session::has_left));
+    assert!(here.core.session(0).is_some_and(|it| it.goodbye_progress(false).is_done));
 }
 
 /// RR-SHM-8
@@ -264,9 +264,69 @@ fn refused_header_is_repeated() {
     net.stage(1);
     let core = &mut net.engines[1].core;
     let refused = core.enter(0).and_then(|(it, cx)| it.poll_for_ring(cx, ROOM)).unwrap();
-    let (token, frames) = (refused.token, refused.frames);
-    assert_eq!(frames, None, "it acknowledges");
+    let token = refused.token();
+    assert_eq!(refused.content().0, None, "it acknowledges");
     core.with(0, |it, cx| it.handle_segment_refused(cx, token));
     let written = net.write_ring(1, 0);
     assert_eq!((written.len(), header_of(&written[0].1).ack.get()), (1, 1));
+}
+
+/// A hostile peer.
+///
+/// RR-SHM-8
+#[test]
+fn numbers_that_the_peer_has_overwritten_do_not_overflow() {
+    let mut net = net();
+    let mut unread = vec![net.send_by_ring(flow(1), 8), net.send_by_ring(flow(1), 8)];
+    unread[0].0 = Some(FrameRange { first: 1_u32.wrapping_sub(0xffff), count: 0xffff });
+    assert!(!change_ring(&mut net, 0, None, &unread));
+}
+
+/// RR-SHM-8
+#[test]
+fn overwritten_ring_ends_a_session_only_if_it_kept_messages() {
+    let mut net = net();
+    let read = net.send_by_ring(flow(1), 8);
+    net.read_ring(0, 1, &read);
+    acknowledge(&mut net);
+    let core = &mut net.engines[0].core;
+    assert_eq!(core.with(0, |it, cx| it.use_ring(cx, None, None)), Some(true));
+    assert!(change_ring(&mut net, 0, Some(8), &[]));
+    // The first one has a header, as the ring has changed.
+    (0..2).for_each(|_| _ = net.send_by_ring(flow(1), 8));
+    let core = &mut net.engines[0].core;
+    assert_eq!(core.with(0, |it, cx| it.use_ring(cx, None, None)), Some(false));
+}
+
+/// RR-SHM-8
+#[test]
+fn late_acknowledgement_of_a_datagram_does_not_release_later_frames() {
+    let mut net = net();
+    assert!(change_ring(&mut net, 0, None, &[]));
+    (0..2).for_each(|_| _ = net.receive_of(flow(1), 8));
+    net.send(flow(1), 8, CompletionLevel::Inject);
+    // Sent twice: as a probe, too.
+    let sent = net.capture(0, 1);
+    net.deliver(0, 1, &sent[0].1).unwrap();
+    net.lose(0, 1, sent[0].0);
+    assert!(change_ring(&mut net, 0, Some(8), &[]));
+    let mut written = net.write_ring(0, 1);
+    written.push(net.send_by_ring(flow(1), 8));
+    // Nothing was read.
+    assert!(change_ring(&mut net, 0, None, &written));
+    net.acknowledge(0, 1, sent[0].0);
+    net.settle(20);
+    net.check();
+}
+
+/// RR-SHM-8
+#[test]
+fn kept_frames_fit_the_path_when_the_ring_ends() {
+    let mut net = Net::new(2, &config(), CONTENT, 1);
+    assert!(change_ring(&mut net, 0, Some(7), &[]));
+    (0..20).for_each(|_| _ = net.receive_of(flow(1), 100));
+    let written: Vec<_> = (0..20).map(|_| net.send_by_ring(flow(1), 100)).collect();
+    assert!(change_ring(&mut net, 0, None, &written));
+    net.settle(100);
+    net.check();
 }
