@@ -38,8 +38,8 @@ use crate::types::{Address, Error};
 /// Polls between two clock reads while no path waits for a timer.
 const POLLS_PER_CLOCK: u64 = 16;
 
-/// Datagrams and entries of rings in whose turns the last steps may be deferred: half of what a
-/// peer may first send before it needs an acknowledgement, and some more.
+/// Datagrams and entries of rings in whose turns the last steps may be deferred: fewer than a peer
+/// may send at first before it needs an acknowledgement.
 const DEFERRED_RECEIPTS_MAX: u32 = 8;
 /// Time for which these steps may be deferred.
 const DEFERRED_NS_MAX: u64 = 100_000;

@@ -16,8 +16,9 @@
 //! store: so payload of an earlier lap is never taken for a length. The reader polls one line, and
 //! a short entry costs the two sides that line and the next.
 //!
-//! A piece of a message has its header in its first line and its bytes from the next line on: they
-//! are copied from the sender's memory into the ring, and from there to their destination.
+//! A piece of a message has its header in its first line and its bytes from the next line on, and
+//! so has a message of more than 24 bytes: they are copied from the sender's memory into the ring,
+//! and from there to their destination.
 //!
 //! Frames stay in the ring until its reader has taken them: if the ring ends before, their writer
 //! reads them back ([`Writer::unread`]), to send them again by another transport.
@@ -120,7 +121,17 @@ pub(crate) enum WakeupHint {
 const fn lines_of_entry(entry: EntryKind, length: usize) -> usize {
     match entry {
         EntryKind::Piece => lines_of_piece(length - HEADER_BYTES),
-        _ => lines_of(length),
+        _ => (offset_in_line(entry, length) + length - 1) / LINE_BYTES + 1,
+    }
+}
+
+/// The offset of an entry's bytes in its first line. Those of frames that need several lines leave
+/// space, so that the payload of a message, after its header of 32 bytes, begins with a line.
+#[inline(always)]
+const fn offset_in_line(entry: EntryKind, length: usize) -> usize {
+    match entry {
+        EntryKind::Frames(_) if length > RING_SHORT_BYTES => LINE_BYTES / 2,
+        _ => WORD_BYTES,
     }
 }
 
@@ -247,7 +258,7 @@ impl Writer {
     ) -> Result<bool, RingViolation> {
         let length = bytes.len();
         debug_assert!(length <= DATAGRAM_MAX);
-        let lines = lines_of(length);
+        let lines = lines_of_entry(entry, length);
         if !self.check_room(ring, lines)? {
             return Ok(false);
         }
@@ -255,9 +266,10 @@ impl Writer {
         match bytes {
             RingBytes::Short(bytes, _) => ring.write_line(here.line, bytes),
             RingBytes::Parts([first, second]) => {
-                write_at(ring, here.bytes(), first);
+                let offset = here.line * LINE_BYTES + offset_in_line(entry, length);
+                write_at(ring, offset, first);
                 if !second.is_empty() {
-                    write_second(ring, here.bytes() + first.len(), second);
+                    write_second(ring, offset + first.len(), second);
                 }
             }
         }
@@ -309,7 +321,8 @@ impl Writer {
             }
             if let EntryKind::Frames(range) = entry {
                 let mut bytes = vec![0; length];
-                read_at(ring, at.bytes(), &mut bytes);
+                let offset = at.line * LINE_BYTES + offset_in_line(entry, length);
+                read_at(ring, offset, &mut bytes);
                 unread.push(KeptFrames { range, bytes });
             }
             at = next;
@@ -451,7 +464,7 @@ impl Reader {
         let (entry, length) = word.parse()?;
         let copied = if entry == EntryKind::Piece { HEADER_BYTES } else { length };
         let Some(into) = into.get_mut(..copied) else { return Err(RingViolation) };
-        read_at(ring, self.at.bytes(), into);
+        read_at(ring, self.at.line * LINE_BYTES + offset_in_line(entry, length), into);
         self.at = self.at.after(lines_of_entry(entry, length));
         if entry == EntryKind::Piece {
             // The position is published when the bytes have been read.

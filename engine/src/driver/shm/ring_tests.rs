@@ -102,10 +102,7 @@ fn read(reader: &mut Reader, ring: &Plain, into: &mut [u8]) -> Option<(EntryKind
 
 /// Lines of an entry of that many bytes.
 fn lines(entry: EntryKind, length: usize) -> usize {
-    match entry {
-        EntryKind::Piece => lines_of_piece(length - HEADER_BYTES),
-        _ => lines_of(length),
-    }
+    lines_of_entry(entry, length)
 }
 
 #[derive(Clone, Debug)]
@@ -149,7 +146,7 @@ proptest! {
                         model.push_back((entry, datagram));
                         prop_assert!(!is_piece || held_lines < ROOM - RESERVED_LINES);
                     } else if !is_piece {
-                        prop_assert!(held_lines + lines_of(length) + 1 > ROOM - PUBLISH_EVERY);
+                        prop_assert!(held_lines + lines(entry, length) + 1 > ROOM - PUBLISH_EVERY);
                     }
                     prop_assert!(held_lines < ROOM);
                 }

@@ -99,7 +99,7 @@ impl Session {
                 if !is_before(segments.next_frame, ack) && segments.slots.trim_oldest(ack) {
                     segments.base = ack;
                     if !is_plain {
-                        self.use_space(cx);
+                        self.resume_waiting(cx);
                     }
                 }
                 return;
@@ -121,20 +121,20 @@ impl Session {
         }
         if !is_before(self.segments.next_frame, ack) && self.segments.slots.trim_oldest(ack) {
             self.segments.base = ack;
-            self.use_space(cx);
+            self.resume_waiting(cx);
         }
     }
 
     fn release_segment(&mut self, cx: &mut Cx<'_>, id: SegmentId, effects: &mut impl Effects) {
         match self.segments.take_segment(id) {
             Some(TakenSegment::Buffer(segment)) => self.end_segment(cx, segment, effects),
-            Some(TakenSegment::Kept) => self.use_space(cx),
+            Some(TakenSegment::Kept) => self.resume_waiting(cx),
             None => {}
         }
     }
 
     /// Continues what waits for space or an acknowledgement.
-    pub(super) fn use_space(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn resume_waiting(&mut self, cx: &mut Cx<'_>) {
         if self.has_waiting() {
             cx.add_work(Work::Stage);
         }
@@ -153,7 +153,7 @@ impl Session {
         mut segment: Box<SegmentBuffer>,
         effects: &mut impl Effects,
     ) {
-        self.use_space(cx);
+        self.resume_waiting(cx);
         for id in segment.operations.drain(..) {
             // Others have ended before.
             let found = cx.shared.operations.get(id);

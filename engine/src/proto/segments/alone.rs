@@ -32,6 +32,10 @@ const _: () = assert!(
         && ONE_SIDED_HEADER_BYTES <= RING_SHORT_BYTES,
     "headers are short"
 );
+const _: () = assert!(
+    (EAGER_HEADER_BYTES | DATA_BYTES | ONE_SIDED_HEADER_BYTES).is_multiple_of(8),
+    "a payload follows in whole words"
+);
 
 /// A frame as its poster describes it.
 pub(crate) trait PostedFrame {

@@ -113,7 +113,7 @@ impl Session {
         if before.has_ring && !has_ring && !planted!(ForgetRing) {
             let is_intact = self.segments.slots.restore_kept(&mut cx.shared.pool, unread);
             self.segments.advance_base();
-            self.use_space(&mut cx);
+            self.resume_waiting(&mut cx);
             self.segments.resend_all(cx, true);
             return is_intact;
         }
