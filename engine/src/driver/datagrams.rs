@@ -28,8 +28,9 @@ use crate::settings::SharedMemory;
 /// more, polling the ring 5.
 const SOCKET_EVERY: u32 = 64;
 /// The same while rings are shared with local peers: remote peers may still use the socket. The
-/// number doubles each time the socket has nothing, as often as this.
+/// number doubles each time the socket has nothing.
 const SOCKET_EVERY_WITH_RINGS: u32 = 16;
+/// How often that number doubles, at most.
 const DOUBLINGS_MAX: u32 = 3;
 /// Polls between two readings of the clock, for the periodic [`Frames::maintain`].
 const MAINTAIN_EVERY: u32 = 64;

@@ -6,8 +6,7 @@ use zeroize::Zeroizing;
 
 #[cfg(doc)]
 use super::traits::DatagramIo;
-use crate::wire::frame_range::FrameRange;
-use crate::wire::frame_range::RingBytes;
+use crate::wire::frame_range::{FrameRange, RingBytes};
 use crate::wire::piece::PieceHeader;
 
 /// A session's peer, which may be an engine on this host.

@@ -30,7 +30,7 @@ pub(crate) struct KeptFrames {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Bytes of the shortest entries of a ring in shared memory, which take one cache line.
+/// Bytes that an entry of a ring in shared memory may have to take one cache line.
 pub(crate) const RING_SHORT_BYTES: usize = 56;
 
 /// What is to be written into a ring in shared memory.

@@ -82,7 +82,7 @@ pub(crate) struct Paths {
     streamed_bytes: u64,
     /// Since when none is healthy.
     silent_since_ns: Option<u64>,
-    /// Segments use a ring in shared memory, whichever path is healthy.
+    /// The number of the ring in shared memory that segments use, whichever path is healthy.
     ring: Option<u32>,
 }
 

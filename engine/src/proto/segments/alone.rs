@@ -2,8 +2,9 @@
 //!
 //! [`Session::alone`] checks whether nothing is ahead of the frame and it fits a segment, and
 //! changes nothing. [`Alone`] then writes it where the segment is kept, and into the datagram of a
-//! path, a ring or the stream. The effects are those of the general path: staging, then
-//! [`Session::poll_segment`].
+//! path or the stream; or into a ring alone, which keeps it ([`super::ring`]). The effects are
+//! those of the general path: staging, then [`Session::poll_segment`] or
+//! [`Session::poll_for_ring`].
 
 use zerocopy::IntoBytes;
 
