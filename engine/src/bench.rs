@@ -5,8 +5,8 @@ use zerocopy::IntoBytes;
 
 use crate::progress::clock;
 use crate::proto::matching::{Hasher, MatchEnvelope, Matcher, OperationSlots, Selector};
-use crate::proto::segments::segment::{SegmentBuffer, SegmentPool};
-use crate::proto::segments::split_segment;
+use crate::proto::session::segments::segment::{SegmentBuffer, SegmentPool};
+use crate::proto::session::segments::split_segment;
 use crate::proto::table::Id;
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::frame::KIND_EAGER;

@@ -109,7 +109,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "hooks",
             "types",
             "proto::packet",
-            "proto::rails::pairing",
+            "proto::session::rails::pairing",
             "proto::silence",
             "wire::ack",
             "wire::chunk",

@@ -26,11 +26,11 @@ use crate::progress::rails::LocalRails;
 use crate::progress::shared_engine::DomainEngines;
 use crate::progress::statistics::{Publisher, Reports};
 use crate::progress::zero_copy::Policy;
-use crate::proto::connection::Retry;
-use crate::proto::control_lane::SilentTimeout;
 use crate::proto::core::Config;
-use crate::proto::eager_limit::CHOSEN_BYTES_MAX;
 use crate::proto::keys::JobKeys;
+use crate::proto::session::connection::Retry;
+use crate::proto::session::control_lane::SilentTimeout;
+use crate::proto::session::eager_limit::CHOSEN_BYTES_MAX;
 use crate::settings::{
     BulkLane, ControlLane, EagerLane, PortRange, Settings, SharedMemory, ZeroCopy,
 };

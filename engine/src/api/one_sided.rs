@@ -13,8 +13,8 @@ use crate::memory::{Buffer, RawSpan, Shape, raw_shape};
 use crate::progress::completions::PostedTo;
 use crate::progress::post::{Memory, PostResult, Refused};
 use crate::progress::posting::PostTarget;
-use crate::proto::one_sided::Verb;
-use crate::proto::one_sided::origin::OneSidedRequest;
+use crate::proto::session::one_sided::Verb;
+use crate::proto::session::one_sided::origin::OneSidedRequest;
 use crate::types::{AtomicOp, Datatype, Envelope, Error, Failed, OperationId, Peer, Status};
 use crate::wire::one_sided::{FLAG_COMPARE, FLAG_FETCH, FLAG_NO_OPERANDS};
 

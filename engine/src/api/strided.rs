@@ -12,7 +12,7 @@ use super::options::SendOptions;
 use super::region::RemoteAddress;
 use crate::progress::post::Memory;
 use crate::proto::effects::CompletionLevel;
-use crate::proto::one_sided::Verb;
+use crate::proto::session::one_sided::Verb;
 use crate::types::{Completed, Error, Failed, Peer, TimeOut, TimeOutOutcome};
 
 /// Rows under way at once.

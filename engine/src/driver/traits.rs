@@ -42,7 +42,7 @@ pub(crate) use super::shm::{PIECE_BYTES_MAX, RING_SEGMENT_BYTES_MAX};
 use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
-pub(crate) use crate::proto::rails::pairing::Reach;
+pub(crate) use crate::proto::session::rails::pairing::Reach;
 pub(crate) use crate::proto::silence::{Resent, Unacked};
 use crate::proto::table::Key;
 #[cfg(feature = "xdp")]

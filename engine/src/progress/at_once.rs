@@ -6,7 +6,7 @@ use super::engine::{Engine, EngineState};
 use super::traits::{RingName, RingSegment};
 use crate::proto::hint::Hint;
 use crate::proto::paths::{PRIMARY, Paths};
-use crate::proto::segments::PostedFrame;
+use crate::proto::session::segments::PostedFrame;
 
 /// When a posted frame goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,8 +8,8 @@ use super::roles::ConnectionRole;
 use super::traits::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, OutgoingChunk, SendMode};
 use super::zero_copy::{Policy, SendModeSelector};
 use crate::proto::core::Core;
-use crate::proto::lanes::lane::BulkLane;
-use crate::proto::late::Late;
+use crate::proto::session::lanes::lane::BulkLane;
+use crate::proto::session::late::Late;
 use crate::proto::silence::{Unacked, patience};
 use crate::proto::table::Id;
 

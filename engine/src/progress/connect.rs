@@ -6,8 +6,8 @@ use super::datagram::Announced;
 use super::engine::{Engine, EngineState};
 use super::roles::ConnectionRole;
 use super::traits::{CloseMode, LaneKey};
-use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
+use crate::proto::session::control_lane::LaneEvent;
 use crate::types::{Address, Event};
 
 impl Engine {

@@ -7,8 +7,8 @@ use super::roles::{CLOSING, ConnectionRole, Roles, Traffic};
 use super::traits::{CloseMode, Interest, LaneKey};
 use crate::driver::AnyDriver;
 use crate::proto::core::Core;
-use crate::proto::late::Late;
 use crate::proto::paths::PathTable;
+use crate::proto::session::late::Late;
 use crate::proto::table::Id;
 
 /// The driver, and the state that all connections share.

@@ -6,13 +6,13 @@ use super::control_lanes::{SentRest, StreamRead};
 use super::engine::{Engine, EngineState};
 use super::roles::ConnectionRole;
 use super::traits::LaneKey;
-use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::paths::{PRIMARY, Paths};
 use crate::proto::ready::Work;
 use crate::proto::send::Staged;
 use crate::proto::session::ControlFrame;
+use crate::proto::session::control_lane::LaneEvent;
 use crate::wire::{FrameError, goodbye};
 
 impl LaneCx<'_> {

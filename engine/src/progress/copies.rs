@@ -1,7 +1,7 @@
 //! Measures how fast this engine copies received data into the memory of receives.
 
 use super::clock::Clock;
-use crate::proto::eager_limit::CopySpeed;
+use crate::proto::session::eager_limit::CopySpeed;
 
 /// Minimum length of measured copies, in bytes: shorter ones stay in the nearest cache.
 const MEASURED_BYTES_MIN: usize = 16 << 10;

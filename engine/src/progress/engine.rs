@@ -88,7 +88,7 @@ pub(crate) struct LoopConfig {
     /// Silence of a peer's kernel after which the peer counts as lost.
     pub(crate) peer_timeout: Duration,
     /// Silence of a peer's engine, whose kernel answers, that ends a session.
-    pub(crate) silent_timeout: crate::proto::control_lane::SilentTimeout,
+    pub(crate) silent_timeout: crate::proto::session::control_lane::SilentTimeout,
     /// Maximum number of unauthenticated connections.
     pub(crate) handshake_pending_max: usize,
     /// Time for their authentication, and for lanes to join.

@@ -1,12 +1,12 @@
 //! Replaces a session's control connection by another one, on request of
-//! [`crate::proto::control_lane`] or of the peer.
+//! [`crate::proto::session::control_lane`] or of the peer.
 
 use super::engine::Engine;
 use super::roles::ConnectionRole;
 use super::setup::SetupCx;
 use super::traits::{CloseMode, LaneKey};
-use crate::proto::control_lane::LaneEvent;
 use crate::proto::paths::Paths;
+use crate::proto::session::control_lane::LaneEvent;
 
 impl Engine {
     /// Moves the control lane of long messages to another path as soon as it should.

@@ -1,4 +1,4 @@
-//! Monitors control lanes and executes the decisions of [`crate::proto::control_lane`].
+//! Monitors control lanes and executes the decisions of [`crate::proto::session::control_lane`].
 
 use std::io;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use super::engine::{Engine, EngineState};
 use super::silent_peers::Probed;
 use super::ticks::HEALTH_NS;
 use super::traits::LaneKey;
-use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
+use crate::proto::session::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
 use crate::wire::lost::CONTROL_LANE;
 
 /// Maximum reads of the control lane of a process that has ended: a child of it may continue to

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::proto::connection::Way;
 use crate::proto::paths::PathTable;
-use crate::proto::rails::RailInfo;
-use crate::proto::rails::pairing::Reach;
+use crate::proto::session::connection::Way;
+use crate::proto::session::rails::RailInfo;
+use crate::proto::session::rails::pairing::Reach;
 use crate::types::{RAILS_MAX, Rail, RailRole};
 use crate::wire::locators::Locators;
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};

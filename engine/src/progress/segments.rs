@@ -1,11 +1,12 @@
 //! Connections whose segments are too long for a switch on the way: they are noticed, replaced, and
-//! others of the pair of rails are opened with shorter ones ([`crate::proto::rails::segments`]).
+//! others of the pair of rails are opened with shorter ones
+//! ([`crate::proto::session::rails::segments`]).
 
 use super::context::LaneCx;
 use super::engine::Engine;
 use super::traits::{LaneKey, Unacked};
-use crate::proto::control_lane::LaneEvent;
-use crate::proto::rails::segments::{Reachability, are_too_long, describe};
+use crate::proto::session::control_lane::LaneEvent;
+use crate::proto::session::rails::segments::{Reachability, are_too_long, describe};
 
 /// Segments of a connection that are lost.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use super::engine::EngineState;
 use crate::proto::paths::Paths;
-use crate::proto::segments::{PullMethod, Route, Segments};
+use crate::proto::session::segments::{PullMethod, Route, Segments};
 use crate::proto::table::Id;
 use crate::types::{SendProtocol, SendRange, SendTransport};
 

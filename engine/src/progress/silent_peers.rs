@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::engine::Engine;
-use crate::proto::control_lane::LaneEvent;
 use crate::proto::process_status::ANSWER_NS;
+use crate::proto::session::control_lane::LaneEvent;
 
 /// Silent peers that are judged in one turn: for each, sessions may be searched.
 const PEERS_PER_TURN: usize = 4;

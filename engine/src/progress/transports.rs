@@ -4,7 +4,7 @@
 use super::engine::EngineState;
 use crate::driver::AnyDriver;
 use crate::proto::paths::Paths;
-use crate::proto::rails::rails_of;
+use crate::proto::session::rails::rails_of;
 use crate::telemetry::transports::{MessageTransport, note};
 use crate::types::FrameState;
 

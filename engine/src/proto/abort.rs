@@ -3,9 +3,9 @@
 use super::context::SharedState;
 use super::core::{Action, Core};
 use super::effects::Effects;
-use super::one_sided::Role;
 use super::operation::{Cause, Operation, OperationState};
 use super::regions::Refusal;
+use super::session::one_sided::Role;
 use super::table::Id;
 
 impl SharedState {

@@ -6,16 +6,16 @@ use super::context::SharedState;
 use super::core::{Core, CoreCounters};
 use super::endpoints::Endpoints;
 use super::hint::Hint;
-use super::lanes::BulkLanes;
 #[cfg(test)]
 use super::operation::NO_SESSION;
 use super::operations::Operations;
 use super::peers::PeerTable;
 use super::process_status::Processes;
 use super::ready::Ready;
-use super::rendezvous::Rendezvous;
-use super::segments::segment::SegmentPool;
 use super::session::Session;
+use super::session::lanes::BulkLanes;
+use super::session::rendezvous::Rendezvous;
+use super::session::segments::segment::SegmentPool;
 #[cfg(test)]
 use super::table::Id;
 use super::table::Table;

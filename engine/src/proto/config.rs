@@ -1,6 +1,6 @@
 //! Configuration of an engine's protocol.
 
-use super::connection::Retry;
+use super::session::connection::Retry;
 
 /// Settings that the protocol needs.
 #[derive(Clone, Debug)]

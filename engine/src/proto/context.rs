@@ -6,19 +6,19 @@ use super::claims::Claims;
 use super::config::Config;
 use super::core::{Action, Core, CoreCounters, ENVELOPES_MIN};
 use super::endpoints::Endpoints;
-use super::lanes::BulkLanes;
-use super::offers::Offers;
 use super::operations::Operations;
 use super::peers::PeerTable;
 use super::process_status::Processes;
-use super::rails::RailInfo;
-use super::rails::segments::SegmentLimits;
-use super::rails::shares::Shares;
 use super::ready::{Ready, Work};
 use super::regions::Regions;
-use super::rendezvous::Rendezvous;
-use super::segments::segment::SegmentPool;
 use super::session::Session;
+use super::session::lanes::BulkLanes;
+use super::session::offers::Offers;
+use super::session::rails::RailInfo;
+use super::session::rails::segments::SegmentLimits;
+use super::session::rails::shares::Shares;
+use super::session::rendezvous::Rendezvous;
+use super::session::segments::segment::SegmentPool;
 use super::unexpected::Unexpected;
 
 /// State that the sessions of an engine share, by owner. Outside `proto` only its methods can be

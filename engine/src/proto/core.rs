@@ -7,11 +7,11 @@
 //! 1. commands of the user ([`Core::insert_peer`], the sends in [`super::send`], the receives in
 //!    [`super::receive`]) at any time;
 //! 2. `handle_*` for received data and events: [`Core::handle_bytes`] with the bytes of a control
-//!    lane, the chunk events in [`super::rendezvous`], connection events;
+//!    lane, the chunk events in [`super::session::rendezvous`], connection events;
 //! 3. [`Core::poll_waiting`], then [`Core::poll_grants`], then [`SharedState::poll_action`]
 //!    until it returns `None`, then [`BulkLanes::poll_runnable`] for the chunks of bulk lanes, then
 //!    the sessions with [`Work::Flush`] in [`SharedState::ready_mut`], and for each of them its
-//!    segments, as [`super::segments`] states.
+//!    segments, as [`super::session::segments`] states.
 //!
 //! `now_ns` never decreases. Deadlines are not handled on their own: [`Core::next_deadline_ns`]
 //! returns the next one.
@@ -19,18 +19,18 @@
 use std::net::{IpAddr, SocketAddr};
 
 pub(crate) use super::config::Config;
-#[cfg(doc)]
-use super::connection::Connection;
 use super::context::SharedState;
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
 #[cfg(doc)]
-use super::lanes::BulkLanes;
-use super::rails::health::Transition;
-#[cfg(doc)]
 use super::ready::Work;
-use super::segments::{Transport, split_checked, split_segment};
 use super::session::Session;
+#[cfg(doc)]
+use super::session::connection::Connection;
+#[cfg(doc)]
+use super::session::lanes::BulkLanes;
+use super::session::rails::health::Transition;
+use super::session::segments::{Transport, split_checked, split_segment};
 use super::table::{Id, Table};
 use super::unexpected::Message;
 use crate::wire::FrameError;

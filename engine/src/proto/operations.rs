@@ -9,8 +9,8 @@
 use super::hint::Hint;
 use super::matching::{OperationSlot, OperationSlots, Selector, SlotState};
 use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
-use super::rendezvous::pulling::Pulling;
-use super::rendezvous::serving::Serving;
+use super::session::rendezvous::pulling::Pulling;
+use super::session::rendezvous::serving::Serving;
 use super::table::{Id, reserve_for};
 
 /// A receive that has matched, and was removed.

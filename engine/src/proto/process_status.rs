@@ -17,10 +17,10 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::context::Cx;
-use super::control_lane::Decision;
 use super::core::{Action, Core};
-use super::late::Hashing;
 use super::paths::Paths;
+use super::session::control_lane::Decision;
+use super::session::late::Hashing;
 use super::session::{ControlFrame, Session};
 use super::table::Table;
 use crate::wire::frame::{self, FrameError};

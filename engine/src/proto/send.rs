@@ -5,17 +5,17 @@ use std::collections::VecDeque;
 use super::core::{Core, UNTAGGED};
 use super::effects::{CompletionLevel, Effects, Ended};
 use super::failure::PeerFailure;
-use super::fence::target_of;
 use super::hint::Hint;
 use super::operation::{Operation, OperationState};
 use super::operations::Operations;
 use super::peers::PeerTable;
-use super::segments::stage_in_segment;
+use super::session::fence::target_of;
+use super::session::segments::stage_in_segment;
 use super::table::Id;
 use crate::proto::context::Cx;
 use crate::proto::ready::Work;
-use crate::proto::segments::uncommon::Uncommon;
 use crate::proto::session::Session;
+use crate::proto::session::segments::uncommon::Uncommon;
 use crate::wire::{DATA_BYTES, Eager, Rts, eager, frame};
 
 /// Maximum number of waiting sends that another one overtakes, since the scan takes time.
@@ -157,7 +157,7 @@ impl Operation {
 
 impl Core {
     /// Returns the session of a peer that can be sent to, and its endpoint there. After reporting a
-    /// refusal, call [`Ending::note_reported`](super::ending::Ending::note_reported).
+    /// refusal, call [`Ending::note_reported`](super::session::ending::Ending::note_reported).
     #[inline(always)]
     pub(crate) fn destination(&self, peer: Id) -> Result<SendDestination, SendRefusal> {
         let remote = self.shared.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;

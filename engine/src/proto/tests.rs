@@ -12,8 +12,8 @@ use super::hint::Hint;
 use super::keys::SessionKeys;
 use super::receive::ReceiveRequest;
 use super::regions::{Access, Refusal};
-use super::segments::window::FRAMES_MAX;
 use super::send::SendRequest;
+use super::session::segments::window::FRAMES_MAX;
 use super::session::{ControlFrame, Limits, NOTHING};
 use super::sim::{
     self, ScriptedPeer, accept, lane_hello, locator, next_bytes, receive_request, send_request,

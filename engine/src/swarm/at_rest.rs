@@ -6,9 +6,9 @@ use super::oracle::{Fate, Sent};
 use super::world::Step;
 use super::{CHECK, Run};
 use crate::progress::engine::Engine;
-use crate::proto::connection::Phase;
 use crate::proto::core::{Core, ENVELOPES_MIN};
-use crate::proto::segments::segment::SegmentPool;
+use crate::proto::session::connection::Phase;
+use crate::proto::session::segments::segment::SegmentPool;
 
 /// Bytes of bookkeeping that the smallest unexpected payload takes at the most.
 const PAYLOAD_BYTES_MIN: u64 = 64;

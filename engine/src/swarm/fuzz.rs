@@ -10,11 +10,11 @@ use super::scenarios::{
     add_hosts, config, drain, impairments, loop_config, pass, peer, receive, run, send,
 };
 use super::world::World;
-use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::handshake::Initiator;
 use crate::proto::keys::JobKeys;
+use crate::proto::session::connection::Retry;
 use crate::proto::table::Id;
 use crate::types::Event;
 use crate::wire::hello::{KIND_BULK, KIND_CONTROL, MAGIC};

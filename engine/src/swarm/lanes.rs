@@ -11,10 +11,10 @@ use crate::driver::sim::net::Impairments;
 use crate::driver::sim::rails::{LinkImpairments, RailFault};
 use crate::driver::sim::random::Random;
 use crate::progress::engine::LoopConfig;
-use crate::proto::connection::Retry;
 use crate::proto::core::{Action, Config};
 use crate::proto::effects::CompletionLevel;
 use crate::proto::session::ControlFrame;
+use crate::proto::session::connection::Retry;
 
 /// Lets host 1 request lanes of its first session.
 fn request_lanes(world: &mut World) {

@@ -7,10 +7,10 @@ use super::scenarios::{
 use super::world::World;
 use crate::driver::sim::net::Impairments;
 use crate::driver::sim::rails::{LinkImpairments, RailFault};
-use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::paths::{DatagramCounters, NO_PATH, Paths};
+use crate::proto::session::connection::Retry;
 use crate::types::{Event, PathCause, PathState, Peer, PeerFailure};
 use crate::wire::rail::ROLE_BACKUP;
 

@@ -14,11 +14,11 @@ use crate::driver::sim::random::Random;
 use crate::driver::traits::{DATAGRAM_BYTES_USUAL, SendMode};
 use crate::progress::engine::LoopConfig;
 use crate::progress::zero_copy::Policy;
-use crate::proto::connection::Retry;
-use crate::proto::control_lane::SilentTimeout;
 use crate::proto::core::Config;
-use crate::proto::eager_limit::CHOSEN_BYTES_MAX;
 use crate::proto::regions::RegionLimits;
+use crate::proto::session::connection::Retry;
+use crate::proto::session::control_lane::SilentTimeout;
+use crate::proto::session::eager_limit::CHOSEN_BYTES_MAX;
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;

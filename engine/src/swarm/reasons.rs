@@ -11,9 +11,9 @@ use super::world::World;
 use crate::driver::sim::net::Impairments;
 use crate::driver::sim::rails::{LinkImpairments, RailFault};
 use crate::progress::engine::LoopConfig;
-use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
+use crate::proto::session::connection::Retry;
 use crate::types::{Error, Event, PeerFailure};
 
 /// All is lost, and a kernel repeats what it has written then until 6.2 s later.

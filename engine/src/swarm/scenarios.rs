@@ -16,8 +16,6 @@ use crate::progress::completions::CompletionRoute;
 use crate::progress::engine::LoopConfig;
 use crate::progress::post::{Memory, PostResult};
 use crate::progress::zero_copy::Policy;
-use crate::proto::connection::Retry;
-use crate::proto::control_lane::SilentTimeout;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
@@ -25,6 +23,8 @@ use crate::proto::hint::Hint;
 use crate::proto::operation::OperationState;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
+use crate::proto::session::connection::Retry;
+use crate::proto::session::control_lane::SilentTimeout;
 use crate::proto::table::Id;
 use crate::types::{Completion, Error, Event, Peer, PeerFailure};
 

@@ -7,10 +7,10 @@ use super::world::World;
 use crate::driver::sim::local_peers::LocalPeerImpairments;
 use crate::driver::sim::net::Impairments;
 use crate::progress::engine::LoopConfig;
-use crate::proto::connection::Retry;
-use crate::proto::control_lane::SilentTimeout;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
+use crate::proto::session::connection::Retry;
+use crate::proto::session::control_lane::SilentTimeout;
 use crate::types::{Event, Peer, PeerFailure};
 
 const SECOND: u64 = 1000 * MILLISECOND;

@@ -11,10 +11,10 @@ use super::scenarios::{
 use super::world::World;
 use crate::driver::sim::net::Impairments;
 use crate::progress::engine::LoopConfig;
-use crate::proto::connection::Retry;
 use crate::proto::core::{Config, ENVELOPES_MIN};
 use crate::proto::effects::CompletionLevel;
 use crate::proto::session::Session;
+use crate::proto::session::connection::Retry;
 use crate::types::{Completion, Error, Event, Peer, PeerFailure};
 
 /// Interval at which a loop checks peers and unauthenticated connections.

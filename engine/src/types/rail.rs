@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-pub use crate::proto::rails::health::PathCause;
+pub use crate::proto::session::rails::health::PathCause;
 
 /// The most rails of an engine.
 pub const RAILS_MAX: usize = crate::wire::rail::RAILS_MAX;

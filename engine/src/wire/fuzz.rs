@@ -9,8 +9,8 @@ use super::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use super::hello::HelloStatus;
 use super::*;
 use crate::proto::keys::SessionKeys;
-use crate::proto::lanes::lane::{GrantedRange, ServedRange};
-use crate::proto::segments::{split_checked, split_segment};
+use crate::proto::session::lanes::lane::{GrantedRange, ServedRange};
+use crate::proto::session::segments::{split_checked, split_segment};
 use crate::proto::table::Id;
 use crate::types::Address;
 

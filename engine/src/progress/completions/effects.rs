@@ -5,9 +5,9 @@ use super::super::held::MemoryGuard;
 use super::super::post::Memory;
 use super::{CompletionRoute, CompletionSlot, Completions, EntryQueue, Posting, span_of};
 use crate::memory::{Buffer, Shape};
-use crate::proto::eager_limit::CopySpeed;
 use crate::proto::effects::{Arrival, Effects, Ended, RemoteName};
 use crate::proto::regions::{Access, Refusal};
+use crate::proto::session::eager_limit::CopySpeed;
 use crate::proto::table::Id;
 use crate::types::{Address, Completion, Envelope, Error, OperationKind, Peer, Status};
 

@@ -23,8 +23,8 @@ use crate::progress::context::LaneCx;
 use crate::progress::traits::{Interest, LaneKey};
 use crate::proto::core::Core;
 use crate::proto::ready::Work;
-use crate::proto::segments::{Outgoing, append_segment};
 use crate::proto::session::ControlFrame;
+use crate::proto::session::segments::{Outgoing, append_segment};
 
 /// Bytes of long segments that a session sends in one turn, in whole segments: they delay short
 /// messages.

@@ -1,10 +1,10 @@
 //! Datagrams: the loop reads and writes them, and [`crate::proto::paths`] decides.
 //!
 //! A session is set up over TCP, where both sides announce whether they take datagrams. If both do,
-//! segments ([`crate::proto::segments`]) use datagrams from the first frame on: they use the
-//! path while that answers, and the TCP lane of the session before it has answered and when it is
-//! silent. The TCP lane also shows the peer's end, and carries segments that do not fit a datagram
-//! ([`super::control_lanes`]).
+//! segments ([`crate::proto::session::segments`]) use datagrams from the first frame on: they use
+//! the path while that answers, and the TCP lane of the session before it has answered and when it
+//! is silent. The TCP lane also shows the peer's end, and carries segments that do not fit a
+//! datagram ([`super::control_lanes`]).
 //!
 //! Costs of a message on a good path: its bytes are copied into a segment and from there into the
 //! driver's buffer, one tag over the datagram, one system call for all datagrams of a turn, no

@@ -1,16 +1,17 @@
 //! Segments on rings in shared memory, without the packet layer.
 //!
 //! A ring loses nothing, so that a segment is sent as it is. As with a stream its receiver
-//! acknowledges it by the policy of its transport (`proto/segments/transport.rs`), or on request.
+//! acknowledges it by the policy of its transport (`proto/session/segments/transport.rs`), or on
+//! request.
 
 use super::DATAGRAMS_PER_FLUSH;
 use crate::driver::AnyDriver;
 use crate::progress::control_lanes::ControlLanes;
 use crate::progress::engine::{Engine, EngineState};
 use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry, RingName, RingSegment};
-use crate::proto::control_lane::LaneEvent;
 use crate::proto::core::Core;
 use crate::proto::failure::PeerFailure;
+use crate::proto::session::control_lane::LaneEvent;
 use crate::wire::frame_range::RingBytes;
 
 /// Bytes read from rings in one turn, plus the segment that exceeds them. A ring holds hundreds of

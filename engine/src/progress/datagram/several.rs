@@ -3,9 +3,9 @@
 use crate::progress::context::LaneCx;
 use crate::progress::engine::{Engine, EngineState};
 use crate::proto::effects::RemoteName;
-use crate::proto::rails::health::{PathPhase, Transition};
-use crate::proto::rails::pairing::pairs;
-use crate::proto::rails::path_number;
+use crate::proto::session::rails::health::{PathPhase, Transition};
+use crate::proto::session::rails::pairing::pairs;
+use crate::proto::session::rails::path_number;
 use crate::types::{Address, Event, PathState};
 
 /// Returns the public state of a phase.

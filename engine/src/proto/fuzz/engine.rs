@@ -3,7 +3,6 @@
 use super::kernel::{Kernel, Live};
 use super::peer::length;
 use super::script::Script;
-use crate::proto::connection::Retry;
 use crate::proto::core::{Action, Config, Core, UNTAGGED};
 use crate::proto::effects::{CompletionLevel, Ended};
 use crate::proto::failure::PeerFailure;
@@ -13,6 +12,7 @@ use crate::proto::peers::Admission;
 use crate::proto::ready::Work;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest};
+use crate::proto::session::connection::Retry;
 use crate::proto::session::{ControlFrame, Limits, NOTHING};
 use crate::proto::sim::{
     ScriptedPeer, lane_hello, locator, receive_request, send_request, stage_empty,

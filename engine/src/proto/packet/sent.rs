@@ -4,7 +4,7 @@
 //! in case it was only late, and holds the floor until it is forgotten. No packet allocates once
 //! the ring is long enough for the path.
 
-use super::super::late::LateQueue;
+use super::super::session::late::LateQueue;
 use super::numbers::{NumberSet, WORD, numbers};
 use crate::wire::ack::NUMBERS_MAX;
 

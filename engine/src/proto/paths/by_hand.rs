@@ -2,7 +2,7 @@
 
 use super::super::keys::SessionKeys;
 use super::super::packet::{Filled, Path, PathConfig, PayloadSource};
-use super::super::rails::health::{Evidence, ReferenceAck};
+use super::super::session::rails::health::{Evidence, ReferenceAck};
 use super::Paths;
 use super::path::{PathId, SessionPath};
 use crate::wire::packet::Packet;

@@ -3,8 +3,8 @@
 use super::super::context::Cx;
 use super::super::core::{Action, Core};
 use super::super::effects::RemoteName;
-use super::super::rails::health::{PathPhase, Transition};
-use super::super::rails::{LAST_RESORT_NS, rails_of};
+use super::super::session::rails::health::{PathPhase, Transition};
+use super::super::session::rails::{LAST_RESORT_NS, rails_of};
 use super::super::table::Id;
 use super::path::SessionPath;
 use super::{PathCx, PathTable, Paths};

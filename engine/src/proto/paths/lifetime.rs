@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use super::super::core::Core;
 use super::super::packet::{Path, PathConfig};
-use super::super::rails::rails_of;
 use super::super::session::Session;
+use super::super::session::rails::rails_of;
 use super::path::{PathId, SessionPath};
 use super::{Index, PathCx, PathTable, Paths};
 use crate::wire::packet::{FIRST_PATH as FIRST, PACKET_TAG_BYTES};

@@ -1,10 +1,10 @@
 //! Paths of sessions: receiving, sending, and the choice among several.
 //!
-//! A session with datagrams ([`super::segments`]) has one path or several, each with its own
-//! packet numbers, keys, window and round trip ([`super::packet`]). One of them is
-//! the session's *primary path* and takes its segments; the others are standby paths, which are
-//! probed and answer probes. [`PathTable`] owns all of this; the loop passes it datagrams and time,
-//! and sends the packets that it returns:
+//! A session with datagrams ([`super::session::segments`]) has one path or several, each with its
+//! own packet numbers, keys, window and round trip ([`super::packet`]). One of them is the
+//! session's *primary path* and takes its segments; the others are standby paths, which are probed
+//! and answer probes. [`PathTable`] owns all of this; the loop passes it datagrams and time, and
+//! sends the packets that it returns:
 //!
 //! 1. [`PathTable::handle_packet`] for each received datagram, then [`PathTable::drain`];
 //! 2. [`PathTable::poll_transmit`] for each path of a session that has something to send, until it
@@ -44,9 +44,9 @@ pub(crate) use self::timeouts::Timeout;
 use self::timers::Timers;
 pub(crate) use self::transmit::Transmit;
 use super::context::Cx;
-use super::rails::health::PathPhase;
-use super::rails::preference::Preference;
-use super::rails::trial::BandwidthTrial;
+use super::session::rails::health::PathPhase;
+use super::session::rails::preference::Preference;
+use super::session::rails::trial::BandwidthTrial;
 use super::table::reserve_for;
 
 /// Position of no path.

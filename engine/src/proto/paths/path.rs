@@ -12,8 +12,10 @@ use self::uncommon::PathReasons;
 use super::super::context::Cx;
 use super::super::keys::LaneKeys;
 use super::super::packet::{Delivered, Path};
-use super::super::rails::health::{Evidence, PathPhase, RailHealth, ReferenceAck, Transition};
 use super::super::session::Session;
+use super::super::session::rails::health::{
+    Evidence, PathPhase, RailHealth, ReferenceAck, Transition,
+};
 use super::peer_address::PeerAddress;
 use super::visits::PathVisits;
 use super::{SharedPathState, Timeout, Timers};

@@ -2,10 +2,10 @@
 
 use std::cmp::Reverse;
 
-use super::super::rails::RailPair;
-use super::super::rails::preference::{Distance, is_nearer};
-use super::super::rails::trial::Used;
 use super::super::session::Session;
+use super::super::session::rails::RailPair;
+use super::super::session::rails::preference::{Distance, is_nearer};
+use super::super::session::rails::trial::Used;
 use super::path::SessionPath;
 use super::{PathCx, Paths};
 use crate::proto::ready::Work;

@@ -2,7 +2,7 @@
 //! by TCP.
 
 use super::super::core::Core;
-use super::super::rails::segments::{Passing, Reachability};
+use super::super::session::rails::segments::{Passing, Reachability};
 use super::{PathCx, PathTable, Paths};
 use crate::proto::session::Session;
 

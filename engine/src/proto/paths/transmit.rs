@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::super::core::Core;
 use super::super::effects::Effects;
-use super::super::segments::{Alone, PostedFrame};
+use super::super::session::segments::{Alone, PostedFrame};
 use super::path::SessionPath;
 use super::{Index, PathCx, PathTable};
 

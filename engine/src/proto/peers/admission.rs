@@ -4,9 +4,9 @@
 //! for it: hellos may be replays.
 
 use super::PeerTable;
-use crate::proto::connection::Phase;
 use crate::proto::core::{Action, Core};
 use crate::proto::keys::SessionKeys;
+use crate::proto::session::connection::Phase;
 use crate::proto::session::{Limits, Session};
 use crate::proto::table::Table;
 use crate::wire::hello::HelloStatus;

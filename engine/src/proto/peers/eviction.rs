@@ -11,10 +11,10 @@
 use std::collections::HashSet;
 
 use super::PeerTable;
-use crate::proto::connection::Phase;
 use crate::proto::context::SharedState;
 use crate::proto::core::{Action, Core};
 use crate::proto::session::Session;
+use crate::proto::session::connection::Phase;
 use crate::proto::table::Table;
 
 /// Maximum number of closed sessions that are kept, unless something refers to them.

@@ -21,16 +21,16 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use super::{PeerTable, SessionRemotes};
-use crate::proto::connection::Phase;
 use crate::proto::core::Core;
 use crate::proto::effects::Effects;
 use crate::proto::failure::PeerFailure;
-use crate::proto::fence::Fence;
 use crate::proto::operation::NO_REMOTE;
 use crate::proto::operations::Operations;
 use crate::proto::ready::Work;
-use crate::proto::segments::uncommon::Uncommon;
 use crate::proto::session::Session;
+use crate::proto::session::connection::Phase;
+use crate::proto::session::fence::Fence;
+use crate::proto::session::segments::uncommon::Uncommon;
 use crate::proto::table::{Id, Table};
 use crate::wire::locators::Locators;
 

@@ -27,7 +27,7 @@ use std::collections::HashMap;
 pub use self::access::{Access, KeyError, Refusal};
 use self::index::Index;
 use self::throttle::Throttle;
-use super::late::Hashing;
+use super::session::late::Hashing;
 use super::table::{Id, Table};
 
 /// Limits of the table.

@@ -17,9 +17,9 @@ use crate::proto::effects::CompletionLevel;
 use crate::proto::failure::PeerFailure;
 use crate::proto::keys::{JobKeys, SessionKeys, SessionNames};
 use crate::proto::paths::{Index, PRIMARY, Paths, ReceiveInfo, Timeout, Transmit};
-use crate::proto::rails::{RailInfo, path_number};
 use crate::proto::ready::Work;
-use crate::proto::segments::PostedMessage;
+use crate::proto::session::rails::{RailInfo, path_number};
+use crate::proto::session::segments::PostedMessage;
 use crate::wire::packet::{FLAG_MTU_PROBE, PACKET_TAG_BYTES, Packet};
 
 /// Rails of each engine; a session has one path, or one per rail.

@@ -2,9 +2,9 @@
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::proto::segments::append_segment;
-use crate::proto::segments::window::is_before;
-use crate::proto::segments::{split_checked, split_segment};
+use crate::proto::session::segments::append_segment;
+use crate::proto::session::segments::window::is_before;
+use crate::proto::session::segments::{split_checked, split_segment};
 use crate::proto::table::Id;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{Eager, Frame, Frames, Grant, GrantOver, Rts, frame};

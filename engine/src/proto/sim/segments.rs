@@ -7,7 +7,7 @@ use super::net::{Event, Net};
 use crate::proto::core::Config;
 use crate::proto::keys::SessionKeys;
 use crate::proto::ready::Work;
-use crate::proto::segments::Asks;
+use crate::proto::session::segments::Asks;
 use crate::wire::FrameError;
 
 /// Time after which a datagram without an acknowledgement is declared lost.

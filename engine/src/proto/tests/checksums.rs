@@ -1,8 +1,8 @@
 //! Corrupted chunks.
 
-use super::super::rendezvous::chunks::BAD_CHUNKS_MAX;
-use super::super::segments::append_segment;
-use super::super::segments::split_checked;
+use super::super::session::rendezvous::chunks::BAD_CHUNKS_MAX;
+use super::super::session::segments::append_segment;
+use super::super::session::segments::split_checked;
 use super::*;
 use crate::wire::chunk::ChunkHeader;
 use crate::wire::segment::SEGMENT_SUMS_BYTES;

@@ -1,8 +1,8 @@
 //! A peer that grants without limit and reads nothing.
 
 use super::*;
-use crate::proto::lanes::lane::GRANTED_MAX;
 use crate::proto::ready::Work;
+use crate::proto::session::lanes::lane::GRANTED_MAX;
 
 /// RR-RDV-9
 #[test]

@@ -1,8 +1,8 @@
 //! One-sided operations, and a peer that exceeds its limits, or sends unexpected replies.
 
-use super::super::one_sided::origin::OneSidedRequest;
-use super::super::one_sided::{REQUESTS_MAX, Verb};
 use super::super::regions::KeyRequest;
+use super::super::session::one_sided::origin::OneSidedRequest;
+use super::super::session::one_sided::{REQUESTS_MAX, Verb};
 use super::*;
 use crate::wire::one_sided::{FLAG_FETCH, FLAG_INVALIDATE, FLAG_NO_OPERANDS};
 use crate::wire::{DATA_BYTES, OneSided, Reply, ReplyRts, eager};

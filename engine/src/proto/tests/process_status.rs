@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::super::control_lane::{Decision, SilentTimeout};
 use super::super::paths::by_hand::PathsByHand;
 use super::super::process_status::ANSWER_NS;
+use super::super::session::control_lane::{Decision, SilentTimeout};
 use super::super::sim::connect;
 use super::*;
 use crate::proto::ready::Work;

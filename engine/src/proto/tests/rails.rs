@@ -3,7 +3,7 @@
 use zerocopy::IntoBytes as _;
 
 use super::*;
-use crate::proto::rails::{RailInfo, path_number};
+use crate::proto::session::rails::{RailInfo, path_number};
 use crate::wire::rail::{ROLE_BACKUP, RailFrame};
 
 fn info(last: u8) -> RailInfo {

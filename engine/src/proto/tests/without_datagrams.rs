@@ -1,6 +1,6 @@
 //! Segments of a session whose only transport is the control connection.
 
-use super::super::credit::SendCredits;
+use super::super::session::credit::SendCredits;
 use super::*;
 use crate::wire::GrantOver;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::driver::sim::rails::{LinkImpairments, RailFault};
-use crate::proto::connection::Retry;
+use crate::proto::session::connection::Retry;
 
 /// Parts of a hundred by which a message may be slower with a rail more.
 const SLOWER_PERCENT: u64 = 5;

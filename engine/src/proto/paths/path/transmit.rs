@@ -5,8 +5,8 @@ use super::uncommon::PathReasons;
 use super::{PathValidation, SessionPath};
 use crate::proto::context::Cx;
 use crate::proto::packet::{Filled, PayloadSource};
-use crate::proto::segments::{Alone, Asks, PostedFrame};
 use crate::proto::session::Session;
+use crate::proto::session::segments::{Alone, Asks, PostedFrame};
 use crate::wire::packet::PACKET_TAG_BYTES;
 
 /// Segments of a session, for its path to send.

@@ -3,7 +3,8 @@
 //! Sending and receiving a short packet have a fast path each, for the common state of a path. A
 //! word of it has a bit for each reason to leave them, so that a fast path asks once. A bit is set
 //! where its reason arises, and cleared where that has passed. Debug builds compare it with the
-//! state it stands for at each use. A session has such a word, too (`proto/segments/uncommon.rs`).
+//! state it stands for at each use. A session has such a word, too
+//! (`proto/session/segments/uncommon.rs`).
 //!
 //! That the driver does not serve a path is no reason of its own: it counts as one that does not
 //! answer.

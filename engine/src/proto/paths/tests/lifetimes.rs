@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::super::*;
 use super::pair::*;
-use crate::proto::segments::PostedMessage;
+use crate::proto::session::segments::PostedMessage;
 use crate::proto::sim::send_request;
 
 /// Returns a net with two paths and traffic: undrained packets, an address to probe, the stream on

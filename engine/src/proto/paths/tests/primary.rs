@@ -2,7 +2,7 @@
 
 use super::super::*;
 use super::pair::*;
-use crate::proto::rails::health::PathCause;
+use crate::proto::session::rails::health::PathCause;
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
 
 const FIRST: u16 = 0;

@@ -5,9 +5,9 @@ use crate::proto::core::UNTAGGED;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::keys::SessionKeys;
-use crate::proto::one_sided::Verb;
-use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::send::SendRequest;
+use crate::proto::session::one_sided::Verb;
+use crate::proto::session::one_sided::origin::OneSidedRequest;
 use crate::proto::sim::{LIMITS, NoEffects, OWN, core_of, locator};
 
 const THERE: u64 = 20;

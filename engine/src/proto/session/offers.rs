@@ -1,0 +1,451 @@
+//! The totals of the windows of sessions, and the windows announced in hellos and replies in
+//! progress. A peer may use an announced window as soon as the session is established, so it counts
+//! as reserved from then on: of many peers that connect at once each gets a share of the remainder.
+//!
+//! An engine is offered one window, however many hellos it sends: replays reserve nothing.
+
+use std::collections::HashMap;
+
+use super::credit::{ReceiveCredit, ReceiveCredits, WINDOW_MAX};
+use super::{Limits, Session};
+use crate::proto::context::{Cx, SharedState};
+use crate::proto::core::{Config, Core, ENVELOPES_MIN};
+use crate::proto::ready::Work;
+
+/// The window offered to one engine.
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    limits: Limits,
+    /// Connections in progress with this offer.
+    holders: u32,
+}
+
+/// Totals of windows, and announced ones; see the module.
+#[derive(Debug, Default)]
+pub(crate) struct Offers {
+    /// Envelopes and bytes of the windows of sessions, and of unexpected messages of closed ones.
+    reserved_envelopes: u64,
+    reserved_bytes: u64,
+    by_engine: HashMap<u64, Offer>,
+    envelopes: u64,
+    bytes: u64,
+    /// The window of a session could not grow.
+    has_met_bound: bool,
+    /// Sessions with a low window that could not grow enough, in ascending order.
+    low: Vec<u32>,
+}
+
+/// The windows of one session may take this share of a limit.
+const SHARE: u64 = 4;
+
+/// Returns whether unexpected messages take up most of a window.
+fn is_low(credit: &ReceiveCredit) -> bool {
+    credit.held() >= credit.window() - credit.window() / 4
+}
+
+impl Offers {
+    /// Doubles a session's window of which unexpected messages take up most, out of what is free:
+    /// the receive that the program posts next may be for a message that is still to arrive.
+    /// Without byte credit, payloads stay with the sender. Returns `true` if the limits are to be
+    /// announced.
+    ///
+    /// `session`: its slot, and its engine; `windows`: of envelopes, and of bytes.
+    ///
+    /// RR-CREDIT-5.
+    #[inline]
+    pub(super) fn extend_windows(
+        &mut self,
+        session: (u32, u64),
+        windows: [&mut ReceiveCredit; 2],
+        config: &Config,
+    ) -> bool {
+        windows.iter().any(|credit| is_low(credit)) && self.double_windows(session, windows, config)
+    }
+
+    #[cold]
+    fn double_windows(
+        &mut self,
+        (slot, engine): (u32, u64),
+        [envelopes, bytes]: [&mut ReceiveCredit; 2],
+        config: &Config,
+    ) -> bool {
+        let total = config.unexpected_messages;
+        let taken = self.reserved_envelopes + self.envelopes;
+        let more_envelopes = extend(envelopes, total, taken, config.envelope_credits);
+        self.reserved_envelopes += u64::from(more_envelopes);
+        let total_bytes = config.unexpected_bytes;
+        let taken = self.reserved_bytes + self.bytes;
+        let more_bytes = extend(bytes, total_bytes, taken, config.eager_credit_bytes);
+        self.reserved_bytes += u64::from(more_bytes);
+        if is_low(envelopes) || is_low(bytes) {
+            self.note_low(slot);
+        }
+        if envelopes.held() == envelopes.window() {
+            // It is extended when another one returns its windows.
+            if !std::mem::replace(&mut self.has_met_bound, true) {
+                tracing::warn!(
+                    "{} messages of engine {engine:#x} wait for receives here, and the setting \
+                     unexpected_messages ({total}; a quarter of it for each peer) allows no more: \
+                     further ones wait at their sender. Post receives for some, or raise it",
+                    envelopes.held(),
+                );
+            }
+        }
+        more_envelopes + more_bytes > 0
+    }
+
+    /// Reserves the windows of a session that begins.
+    pub(super) fn reserve(&mut self, ours: Limits) {
+        self.reserved_envelopes += u64::from(ours.envelope_limit);
+        self.reserved_bytes += u64::from(ours.byte_limit);
+    }
+
+    /// Releases windows, or parts of them: so many envelopes, and bytes.
+    pub(in crate::proto) fn release(&mut self, envelopes: u64, bytes: u64) {
+        debug_assert!(
+            envelopes <= self.reserved_envelopes && bytes <= self.reserved_bytes,
+            "only reserved windows are released"
+        );
+        self.reserved_envelopes -= envelopes;
+        self.reserved_bytes -= bytes;
+    }
+
+    /// Returns the reserved envelopes and bytes.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn reserved(&self) -> (u64, u64) {
+        (self.reserved_envelopes, self.reserved_bytes)
+    }
+
+    /// Returns whether a window may grow, as far as the totals are concerned.
+    fn has_free(&self, config: &Config) -> bool {
+        self.reserved_envelopes + self.envelopes < config.unexpected_messages
+            || self.reserved_bytes + self.bytes < config.unexpected_bytes
+    }
+
+    /// Returns the limits offered to a new peer.
+    fn limits(&self, config: &Config, id: u64) -> Limits {
+        let share = |per_peer: u32, total: u64, given: u64, least: u32| -> u32 {
+            // An eighth of the remainder: many peers get some, few peers get plenty.
+            let left = total.saturating_sub(given) / 8;
+            u32::try_from(left).unwrap_or(u32::MAX).min(per_peer).max(least)
+        };
+        Limits {
+            session: id,
+            envelope_limit: share(
+                config.envelope_credits,
+                config.unexpected_messages,
+                self.reserved_envelopes + self.envelopes,
+                ENVELOPES_MIN.min(config.envelope_credits),
+            ),
+            byte_limit: share(
+                config.eager_credit_bytes,
+                config.unexpected_bytes,
+                self.reserved_bytes + self.bytes,
+                0,
+            ),
+            eager_limit: config.eager_limit,
+            checksum: config.checksum,
+            bulk_in_datagrams: config.bulk_in_datagrams,
+            answers: config.answers,
+            process_status: config.process_status,
+        }
+    }
+
+    /// Makes an offer, or adds a connection to one, as [`SharedState::offer_to`] does.
+    fn make(&mut self, config: &Config, engine: u64, id: u64) -> Limits {
+        if let Some(offer) = self.by_engine.get_mut(&engine) {
+            offer.holders += 1;
+            return Limits { session: id, ..offer.limits };
+        }
+        let limits = self.limits(config, id);
+        if planted!(ForgetOffers) {
+            return limits;
+        }
+        self.envelopes += u64::from(limits.envelope_limit);
+        self.bytes += u64::from(limits.byte_limit);
+        self.by_engine.insert(engine, Offer { limits, holders: 1 });
+        limits
+    }
+
+    /// Ends an offer of one connection. Returns whether something is free with that: the caller
+    /// extends the windows of others, after those of the session are reserved.
+    pub(in crate::proto) fn end(&mut self, engine: u64) -> bool {
+        let Some(offer) = self.by_engine.get_mut(&engine) else { return false };
+        offer.holders -= 1;
+        if offer.holders > 0 {
+            return false;
+        }
+        self.envelopes -= u64::from(offer.limits.envelope_limit);
+        self.bytes -= u64::from(offer.limits.byte_limit);
+        self.by_engine.remove(&engine);
+        debug_assert!(
+            !self.by_engine.is_empty() || (self.envelopes, self.bytes) == (0, 0),
+            "the totals are those of the offers"
+        );
+        true
+    }
+
+    /// Notes the windows of a session that begins: what others return may extend them.
+    pub(super) fn note_windows(&mut self, slot: u32, credits: &ReceiveCredits) {
+        if credits.both().into_iter().any(is_low) {
+            self.note_low(slot);
+        }
+    }
+
+    /// Notes a session with a low window: [`Core::extend_others`] extends it.
+    fn note_low(&mut self, slot: u32) {
+        if let Err(at) = self.low.binary_search(&slot) {
+            self.low.insert(at, slot);
+        }
+    }
+}
+
+/// Doubles a window, at least by the initial one; returns the increase. `taken` of `total` is
+/// reserved already.
+fn extend(credit: &mut ReceiveCredit, total: u64, taken: u64, least: u32) -> u32 {
+    if !is_low(credit) {
+        return 0;
+    }
+    let window = credit.window();
+    // Half of the free credit: some is left for others.
+    let free = total.saturating_sub(taken).div_ceil(2);
+    let share = (total / SHARE).max(1).saturating_sub(window.into());
+    let room = u64::from(WINDOW_MAX.saturating_sub(window).min(window.max(least)));
+    let more = free.min(share).min(room) as u32;
+    debug_assert!(
+        more == 0 || taken + u64::from(more) <= total,
+        "windows grow within the limit of all"
+    );
+    credit.grow(more);
+    more
+}
+
+impl ReceiveCredits {
+    /// Returns whether a window is longer than one without unexpected messages.
+    #[inline]
+    pub(in crate::proto) fn has_grown(&self, config: &Config) -> bool {
+        let least = least_windows(config);
+        let [envelopes, bytes] = self.both();
+        envelopes.window() > least.0 || bytes.window() > least.1
+    }
+
+    /// Shrinks the windows after unexpected messages were received: what they have grown by is
+    /// free again. Returns whether that is anything.
+    ///
+    /// RR-CREDIT-5.
+    fn shrink(&mut self, offers: &mut Offers, config: &Config) -> bool {
+        let least = least_windows(config);
+        let [envelopes, bytes] = self.both_mut();
+        let (envelopes, bytes) = (envelopes.shrink(least.0), bytes.shrink(least.1));
+        offers.release(envelopes.into(), bytes.into());
+        envelopes + bytes > 0
+    }
+}
+
+impl Session {
+    /// Extends the windows, if need be, after an unexpected message has come.
+    #[inline]
+    pub(in crate::proto) fn extend_windows(&mut self, cx: &mut Cx<'_>) {
+        let windows = self.segments.receive_credits_mut().both_mut();
+        if cx.shared.offers.extend_windows((cx.slot, self.engine), windows, &cx.shared.config) {
+            cx.add_work(Work::Flush);
+        }
+    }
+
+    /// Returns the limits to announce in this engine's hello to the peer. They are reserved during
+    /// all attempts to connect.
+    ///
+    /// RR-CREDIT-4.
+    pub(crate) fn offer_in_hello(&mut self, cx: &mut Cx<'_>, id: u64) -> Limits {
+        let SharedState { offers, config, .. } = &mut *cx.shared;
+        let limits = offers.make(config, self.engine, id);
+        if std::mem::replace(&mut self.has_offer, true) {
+            let is_over = offers.end(self.engine);
+            debug_assert!(!is_over, "the offer goes on with this hello");
+        }
+        limits
+    }
+
+    /// Ends the own offer of the session, which is connected, or stops trying. Returns whether
+    /// something is free with that.
+    fn end_own_offer(&mut self, cx: &mut Cx<'_>) -> bool {
+        let has_offer = std::mem::take(&mut self.has_offer);
+        let offers = &mut cx.shared.offers;
+        debug_assert!(
+            !has_offer || offers.by_engine.contains_key(&self.engine) || planted!(ForgetOffers),
+            "an offer stays until it ends"
+        );
+        has_offer && offers.end(self.engine)
+    }
+}
+
+/// Returns the longest windows with which sessions begin, of envelopes and of bytes: that of the
+/// session with this engine itself has space for the longest eager message.
+fn least_windows(config: &Config) -> (u32, u32) {
+    let envelopes = config.envelope_credits.max(ENVELOPES_MIN);
+    (envelopes, config.eager_credit_bytes.max(config.eager_limit))
+}
+
+impl SharedState {
+    /// Returns the limits to announce to an engine in a hello or a reply, for a session with id
+    /// `id`. They are reserved until the connection becomes a session, or fails: once for each call
+    /// of this ([`Core::admit_peer`], [`Core::withdraw`]).
+    ///
+    /// RR-CREDIT-4.
+    pub(crate) fn offer_to(&mut self, engine: u64, id: u64) -> Limits {
+        self.offers.make(&self.config, engine, id)
+    }
+
+    /// Returns the limits offered to a new peer.
+    pub(crate) fn offer(&self, id: u64) -> Limits {
+        self.offers.limits(&self.config, id)
+    }
+
+    /// Sets whether a thread answers for the engine while its owner computes; hellos announce it.
+    pub(crate) fn set_answers(&mut self, answers: bool) {
+        self.config.answers = answers;
+    }
+
+    /// Returns the totals of windows, and announced ones.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn offers(&self) -> &Offers {
+        &self.offers
+    }
+}
+
+impl Core {
+    /// Ends the own offer of a session that is connected, or stops trying.
+    pub(in crate::proto) fn end_own_offer(&mut self, session: u32) {
+        if self.with(session, |it, mut cx| it.end_own_offer(&mut cx)) == Some(true) {
+            self.extend_others();
+        }
+    }
+
+    /// Shrinks the windows of a session whose unexpected messages are received.
+    #[cold]
+    pub(in crate::proto) fn shrink_windows(&mut self, slot: u32) {
+        let has_shrunk = self.with(slot, |it, cx| {
+            let SharedState { offers, config, .. } = &mut *cx.shared;
+            it.segments.receive_credits_mut().shrink(offers, config)
+        });
+        if has_shrunk == Some(true) {
+            self.extend_others();
+        }
+    }
+
+    /// Extends the windows of sessions at their limit, after others were returned, as far as
+    /// something is free. This happens with each message of a closed session, so that it visits no
+    /// other session.
+    #[cold]
+    pub(in crate::proto) fn extend_others(&mut self) {
+        if !std::mem::take(&mut self.shared.offers.has_met_bound) {
+            return;
+        }
+        let mut low = std::mem::take(&mut self.shared.offers.low);
+        let mut visited = 0;
+        while let Some(&slot) = low.get(visited)
+            && self.shared.offers.has_free(&self.shared.config)
+        {
+            visited += 1;
+            if let Some((session, mut cx)) = self.enter(slot)
+                && session.is_connected()
+            {
+                session.extend_windows(&mut cx);
+            }
+        }
+        // Those of the visited that still are low have been noted again, and come first.
+        let offers = &mut self.shared.offers;
+        offers.has_met_bound |= visited < low.len();
+        let ends = offers.low.last().zip(low.get(visited));
+        debug_assert!(ends.is_none_or(|(last, next)| last < next), "the list is in order");
+        low.splice(..visited, offers.low.drain(..));
+        offers.low = low;
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl Offers {
+    /// Returns the number of engines with an offer and no session yet.
+    pub(crate) fn open(&self) -> usize {
+        self.by_engine.len()
+    }
+
+    /// Returns the sessions that [`Core::extend_others`] visits.
+    #[cfg(test)]
+    pub(in crate::proto) fn low(&self) -> &[u32] {
+        &self.low
+    }
+
+    /// Checks that the totals are the sums of the offers, and that no session is listed twice.
+    pub(crate) fn check(&self) {
+        let sum = self.by_engine.values().fold((0, 0), |(envelopes, bytes), offer| {
+            let Limits { envelope_limit, byte_limit, .. } = offer.limits;
+            (envelopes + u64::from(envelope_limit), bytes + u64::from(byte_limit))
+        });
+        assert_eq!(sum, (self.envelopes, self.bytes), "the totals are those of the offers");
+        assert!(self.by_engine.values().all(|offer| offer.holders > 0), "each offer is held");
+        assert!(self.low.is_sorted_by(|one, other| one < other), "each session is there once");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RR-CREDIT-4
+    #[test]
+    fn simultaneous_peers_share_the_credit() {
+        let config = Config { eager_credit_bytes: 1 << 20, ..Config::for_tests() };
+        let mut core = Core::new(1, Config { unexpected_bytes: 8000, ..config });
+        let sum: u32 =
+            (2..50).map(|engine| core.shared_mut().offer_to(engine, engine).byte_limit).sum();
+        assert!(sum <= 8000, "{sum}");
+        assert_eq!(core.shared().offers().open(), 48);
+        for engine in 2..50 {
+            core.shared.offers.end(engine);
+        }
+        assert_eq!(
+            (core.shared().offers().open(), core.shared.offers.bytes, core.shared.offers.envelopes),
+            (0, 0, 0)
+        );
+    }
+
+    /// RR-CREDIT-4, RR-CREDIT-5
+    #[test]
+    fn windows_of_one_session_take_at_most_a_quarter() {
+        const TOTAL: u64 = 1 << 20;
+        let config = Config { unexpected_messages: TOTAL, ..Config::for_tests() };
+        let mut core = Core::new(1, config.clone());
+        let mut windows = [ReceiveCredit::new(64, 1), ReceiveCredit::new(0, 1)];
+        core.shared.offers.reserved_envelopes = 64;
+        let mut arrived = 0;
+        while arrived < TOTAL && windows[0].handle_arrival(1) {
+            arrived += 1;
+            let [first, second] = &mut windows;
+            if core.shared.offers.extend_windows((0, 2), [first, second], &config) {
+                for credit in &mut windows {
+                    credit.announce();
+                }
+            }
+        }
+        let (envelopes, bytes) = core.shared().reserved();
+        assert_eq!((arrived, envelopes), (TOTAL / SHARE, TOTAL / SHARE));
+        assert!(bytes > 0, "a window that was empty grows, too");
+        assert!(core.shared.offers.has_met_bound);
+    }
+
+    #[test]
+    fn one_engine_gets_one_offer() {
+        let mut core = Core::new(1, Config { eager_credit_bytes: 1 << 20, ..Config::for_tests() });
+        let first = core.shared_mut().offer_to(2, 10);
+        let taken = core.shared.offers.bytes;
+        let again = core.shared_mut().offer_to(2, 11);
+        assert_eq!((first.byte_limit, again.session), (again.byte_limit, 11));
+        assert_eq!(core.shared.offers.bytes, taken);
+        core.shared.offers.end(2);
+        assert_eq!(core.shared.offers.bytes, taken, "one connection is still in progress");
+        core.shared.offers.end(2);
+        core.shared.offers.end(2);
+        assert_eq!(core.shared.offers.bytes, 0);
+    }
+}

@@ -1,0 +1,129 @@
+//! Rendezvous by cross-memory attach (CMA): the receiver reads the message from the memory of the
+//! sender's process.
+//!
+//! ```text
+//!  sender                                    receiver
+//!    │ RTS(envelope, length, CMA source)        │
+//!    ├─────────────────────────────────────────>│ match, or wait as unexpected
+//!    │                                          │ process_vm_readv, a piece each turn
+//!    │                                    DONE  │   failed, or revoked? all of it is granted
+//!    │<─────────────────────────────────────────┤   as if there were no source
+//! ```
+//!
+//! A long put works like that, with its target as receiver (PUT RTS), and so does a long get, with
+//! its origin (REPLY RTS): [`super::super::one_sided`].
+//!
+//! A session uses CMA where its segments go by memory that both engines share, and the peer has
+//! shown that it can read (the driver's event `CmaChanged`). Messages longer than the best size for
+//! a datagram are pulled then, without a lane.
+//!
+//! An operation that ends before DONE revokes its memory while the peer may be reading, before its
+//! user gets it back ([`Effects::revoke`]), and data read after that is discarded.
+
+use super::super::Session;
+use super::Rendezvous;
+use super::pulling::PullState;
+use crate::proto::context::{Cx, SharedState};
+use crate::proto::core::Core;
+use crate::proto::effects::Effects;
+use crate::proto::operation::OperationState;
+use crate::proto::operations::Operations;
+use crate::proto::ready::Work;
+use crate::proto::table::Id;
+use crate::wire::CmaSource;
+
+/// A piece of a message for the loop to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CmaRead {
+    pub(crate) operation: Id,
+    /// Slot of the session.
+    pub(crate) session: u32,
+    /// Location of the whole message.
+    pub(crate) source: CmaSource,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
+impl Session {
+    /// Sets whether the peer can read this process's memory.
+    pub(crate) fn set_cma(&mut self, mut cx: Cx<'_>, has_cma: bool) {
+        // Sessions with checksums need them on memory copies too, and CMA has none.
+        let has_cma = has_cma && !self.segments.has_checksums();
+        if !self.segments.is_established() {
+            return;
+        }
+        self.segments.set_cma(has_cma, &cx.shared.config);
+        if self.has_waiting() {
+            // Waiting sends may have another transport now.
+            cx.add_work(Work::Stage);
+        }
+    }
+}
+
+impl Rendezvous {
+    /// Queues a receive that matched a message readable from `source`.
+    pub(super) fn read_from_memory(&mut self, id: Id, source: CmaSource) {
+        self.readable.push_back((id, source));
+    }
+
+    /// Returns whether there may be something to read.
+    #[inline]
+    pub(crate) fn has_readable(&self) -> bool {
+        !self.readable.is_empty()
+    }
+
+    /// Returns the next piece to read, at most `most` bytes.
+    fn next_read(&mut self, operations: &Operations, most: u64) -> Option<CmaRead> {
+        while let Some(&(operation, source)) = self.readable.front() {
+            if let Some(found) = operations.get(operation)
+                && let OperationState::Pulling(pulling) = &found.state
+                && !pulling.has_failed()
+            {
+                let (session, offset) = (found.session, pulling.arrived);
+                let length = (pulling.wanted - offset).min(most);
+                return Some(CmaRead { operation, session, source, offset, length });
+            }
+            self.readable.pop_front();
+        }
+        None
+    }
+}
+
+impl SharedState {
+    /// Returns the next piece to read, at most `most` bytes; [`Core::handle_cma`] removes it.
+    ///
+    /// RR-SHM-7.
+    pub(crate) fn next_cma(&mut self, most: u64) -> Option<CmaRead> {
+        self.rendezvous.next_read(&self.operations, most)
+    }
+}
+
+impl Core {
+    /// Handles the result of [`SharedState::next_cma`]: if the piece could not be read (`is_good`
+    /// is false) all of its message is granted, since its sender may have reused the memory.
+    ///
+    /// RR-SHM-7.
+    pub(crate) fn handle_cma(&mut self, read: CmaRead, is_good: bool, effects: &mut impl Effects) {
+        let pulled = self.shared.operations.pulling(read.session, read.operation);
+        let pulled = debug_assert_some!(pulled, "the message of a read is pulled");
+        let Some((pulling, _)) = pulled else { return };
+        debug_assert_eq!(
+            self.shared.rendezvous.readable.front().map(|&(first, _)| first),
+            Some(read.operation),
+            "the first message is read"
+        );
+        if is_good || planted!(TakeUnread) {
+            // Nothing is granted: data that a peer sends nevertheless is rejected.
+            pulling.note_arrived(read.length);
+            if pulling.arrived == pulling.wanted {
+                self.shared.rendezvous.readable.pop_front();
+                self.finish_pull(read.operation, effects);
+            }
+            return;
+        }
+        (pulling.state, pulling.arrived) = (PullState::Granting, 0);
+        self.shared.rendezvous.readable.pop_front();
+        let CmaRead { session, operation, .. } = read;
+        self.with(session, |it, mut cx| it.begin_pull(&mut cx, operation, None));
+    }
+}

@@ -1,0 +1,259 @@
+//! A receive that pulls its message: what is granted, what is in place, and what brings the rest.
+
+use super::ranges::Ranges;
+use crate::proto::operation::Cause;
+use crate::proto::table::Id;
+use crate::wire::{Grant, GrantOver};
+
+/// Limit on the disjoint ranges received of a message: more than a window of datagrams leaves when
+/// every other one is lost. Each range costs search time.
+const RANGES_MAX: usize = 1 << 14;
+
+/// Maximum range of one grant on a ring, in bytes: a grant has four for its length.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
+
+/// What brings the bytes that are not in place.
+///
+/// ```text
+///  matched ──┬──────> Reading ──────┐ it cannot be read
+///            │                      │
+///            ├──────────────────────┴──> OnRing ── the ring ends ──> GrantingAgain
+///            │                             ^
+///            │                             │ all that was granted has come
+///            └──> Granting ────────> AwaitingRing
+///                    ^   a ring begins   │
+///                    └───────────────────┘ the ring ends
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PullState {
+    /// The receiver reads them from the memory of the sender's process ([`super::cma`]).
+    Reading,
+    /// The receiver grants ranges on lanes ([`super::chunks`]), or in datagrams
+    /// ([`super::datagrams`]).
+    Granting,
+    /// The same, without further grants: the rest comes by a ring as soon as all that was granted
+    /// has come, so that nothing but pieces writes to the memory.
+    AwaitingRing,
+    /// The ring of this number ([`super::ring`]).
+    OnRing(u32),
+    /// As [`Self::Granting`], also if a ring begins: a ring that brought them has ended.
+    GrantingAgain,
+}
+
+/// A rendezvous receive after its match.
+#[derive(Debug)]
+pub(crate) struct Pulling {
+    /// The sender's id of the message.
+    pub(super) send_operation: u64,
+    /// Length of the message as sent.
+    pub(super) length: u64,
+    /// Bytes wanted: the length, or the capacity if that is less.
+    pub(super) wanted: u64,
+    /// Bytes before this offset have been granted at least once.
+    pub(super) granted: u64,
+    /// Bytes in place.
+    pub(super) arrived: u64,
+    /// Ranges that the kernel may still write.
+    pub(super) targeted: u32,
+    /// Consecutive chunks with a wrong checksum.
+    pub(super) bad_chunks: u32,
+    /// What brings the rest.
+    pub(super) state: PullState,
+    /// What came in datagrams.
+    pub(super) ranges: Ranges,
+    /// It has failed; completes when nothing is targeted.
+    pub(super) failed: Option<Cause>,
+}
+
+impl Pulling {
+    /// One of `length` bytes, of which `wanted` have room and `in_place` came with the envelope.
+    pub(super) fn new(
+        send_operation: u64,
+        (length, wanted): (u64, u64),
+        in_place: u64,
+        ranges: Ranges,
+    ) -> Self {
+        Self {
+            send_operation,
+            length,
+            wanted,
+            granted: in_place,
+            arrived: in_place,
+            targeted: 0,
+            bad_chunks: 0,
+            state: PullState::Granting,
+            ranges,
+            failed: None,
+        }
+    }
+
+    /// Returns the sender's id of the message, unless it has failed.
+    pub(in crate::proto) fn live_send_operation(&self) -> Option<u64> {
+        self.failed.is_none().then_some(self.send_operation)
+    }
+
+    /// Returns whether it has failed, and waits for the kernel alone.
+    pub(in crate::proto) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Lets it fail as soon as the kernel has released its memory. Returns `false` if that is now.
+    pub(in crate::proto) fn fail_later(&mut self, cause: &Cause) -> bool {
+        let waits = self.targeted > 0 && !planted!(EndBeforeReap);
+        if waits {
+            self.failed.get_or_insert_with(|| cause.clone());
+        }
+        waits
+    }
+
+    /// Returns the bytes that were never granted.
+    pub(super) fn ungranted(&self) -> u64 {
+        self.wanted - self.granted
+    }
+
+    /// Returns the offset and the length of what is missing, all of which is in place now: a copy
+    /// on this host brings it.
+    pub(in crate::proto) fn copy_all(&mut self) -> (u64, u64) {
+        let missing = (self.arrived, self.wanted - self.arrived);
+        (self.granted, self.arrived) = (self.wanted, self.wanted);
+        missing
+    }
+
+    /// Notes bytes in place.
+    pub(super) fn note_arrived(&mut self, bytes: u64) {
+        self.arrived += bytes;
+        debug_assert!(self.arrived <= self.wanted, "no more is in place than is wanted");
+    }
+
+    /// Grants the next bytes. Returns their offset.
+    pub(super) fn grant(&mut self, bytes: u64) -> u64 {
+        debug_assert!(bytes > 0 && bytes <= self.ungranted(), "it is not granted yet");
+        let offset = self.granted;
+        self.granted += bytes;
+        offset
+    }
+
+    /// Returns whether the rest goes by a ring now.
+    ///
+    /// RR-SHM-10.
+    pub(super) fn is_ready_for_ring(&self) -> bool {
+        self.state == PullState::AwaitingRing && self.arrived == self.granted
+    }
+
+    /// Lets the ring `ring` bring all that is missing to the receive `id`. Returns the first grant.
+    pub(super) fn begin_on_ring(&mut self, id: Id, ring: u32) -> Option<Grant> {
+        debug_assert_eq!(self.granted, self.arrived, "no range is under way");
+        self.state = PullState::OnRing(ring);
+        self.grant_on_ring(id)
+    }
+
+    /// Grants the rest of the message to its ring, or as much of that as one grant can name.
+    pub(super) fn grant_on_ring(&mut self, id: Id) -> Option<Grant> {
+        let PullState::OnRing(ring) = self.state else {
+            debug_assert!(false, "a ring brings it");
+            return None;
+        };
+        let most = if rare!("a grant of one byte by a ring", 10) { 1 } else { RANGE_BYTES_MAX };
+        let length = self.ungranted().min(most);
+        let range = (self.grant(length), length as u32);
+        Some(Grant::new(GrantOver::Ring(ring), self.send_operation, id.to_u64(), range))
+    }
+
+    /// Notes that the ring has ended that brought it: what is missing is granted again elsewhere.
+    pub(super) fn leave_ring(&mut self) {
+        self.state = PullState::GrantingAgain;
+        self.granted = self.arrived;
+        self.ranges.extend_to(self.arrived);
+    }
+
+    /// Checks a piece of a ring: pieces of a message come in order.
+    pub(super) fn check_piece(&self, offset: u64, length: u64) -> Result<(), &'static str> {
+        if length == 0 || offset != self.arrived {
+            Err("piece out of order")
+        } else if length > self.granted - self.arrived {
+            Err("range was not granted")
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Returns whether bytes may come in datagrams. A chunk of an earlier session that failed may
+    /// still be written by the kernel.
+    pub(super) fn takes_data(&self) -> bool {
+        let is_on_ring = matches!(self.state, PullState::OnRing(_));
+        self.failed.is_none() && self.targeted == 0 && !is_on_ring
+    }
+
+    /// Notes that the bytes from `offset` to `end` have come in a datagram, unless they may not.
+    ///
+    /// RR-BULK-4.
+    pub(super) fn accept_data(&mut self, offset: u64, end: u64) -> Result<(), &'static str> {
+        if end > self.granted {
+            return Err("range was not granted");
+        }
+        if !self.ranges.add(offset, end) {
+            return Err("range overlaps received data");
+        }
+        if self.ranges.count() > RANGES_MAX {
+            return Err("too many disjoint ranges");
+        }
+        self.note_arrived(end - offset);
+        debug_assert!(self.arrived <= self.granted, "ranges that arrive are granted");
+        Ok(())
+    }
+
+    /// Takes the record of what came in datagrams, of a receive that ends. Returns it, and the
+    /// bytes that were granted and are missing, on lanes or in datagrams: what is read was never
+    /// granted, and pieces are not counted.
+    pub(super) fn take_ranges(&mut self) -> (Ranges, u64) {
+        let missing = match self.state {
+            PullState::OnRing(_) => 0,
+            _ => self.granted.saturating_sub(self.arrived),
+        };
+        (std::mem::take(&mut self.ranges), missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pulling(in_place: u64, wanted: u64) -> Pulling {
+        Pulling::new(7, (wanted, wanted), in_place, Ranges::default())
+    }
+
+    /// RR-SHM-10
+    #[test]
+    fn ring_brings_the_rest_once_all_granted_ranges_have_come() {
+        let mut pulling = pulling(10, 100);
+        assert_eq!(pulling.grant(20), 10);
+        pulling.state = PullState::AwaitingRing;
+        assert!(!pulling.is_ready_for_ring());
+        pulling.note_arrived(20);
+        assert!(pulling.is_ready_for_ring());
+        let grant = pulling.begin_on_ring(Id::from_u64(5), 3).unwrap();
+        assert_eq!(grant.over(), GrantOver::Ring(3));
+        assert_eq!((grant.offset.get(), grant.length.get()), (30, 70));
+        assert!(pulling.check_piece(30, 70).is_ok() && !pulling.takes_data());
+        for (offset, length) in [(30, 0), (30, 71), (29, 1), (31, 1)] {
+            assert!(pulling.check_piece(offset, length).is_err(), "{length} bytes at {offset}");
+        }
+        pulling.note_arrived(25);
+        pulling.leave_ring();
+        assert_eq!((pulling.state, pulling.ungranted()), (PullState::GrantingAgain, 45));
+        assert!(!pulling.is_ready_for_ring() && pulling.takes_data());
+    }
+
+    /// RR-BULK-4
+    #[test]
+    fn data_is_granted_and_comes_once() {
+        let mut pulling = pulling(0, 100);
+        pulling.grant(50);
+        assert!(pulling.accept_data(10, 20).is_ok());
+        for (offset, end) in [(10, 20), (15, 25), (0, 51), (50, 60)] {
+            assert!(pulling.accept_data(offset, end).is_err(), "{offset}..{end}");
+        }
+        assert_eq!(pulling.arrived, 10);
+        assert_eq!(pulling.take_ranges().1, 40, "granted and missing");
+    }
+}

@@ -1,0 +1,206 @@
+//! Rendezvous by a ring in shared memory: a message that the receiver cannot read from the sender's
+//! memory is copied through the ring that both share.
+//!
+//! ```text
+//!  sender                                    receiver
+//!    │ RTS(envelope, length, first bytes)       │
+//!    ├─────────────────────────────────────────>│ match
+//!    │                        GRANT(ring, range)│ all remaining bytes
+//!    │<─────────────────────────────────────────┤
+//!    │ piece, piece, ... as space permits       │
+//!    ├──────────────── ring ───────────────────>│ each copied to its offset
+//!    │                                    DONE  │
+//!    │<─────────────────────────────────────────┤
+//! ```
+//!
+//! Pieces are copied twice, from the sender's memory into the ring and from there to their
+//! destination, by two cores in parallel. They are no frames: they are neither acknowledged nor
+//! retransmitted. When the ring ends the receiver grants the missing bytes to lanes; for that
+//! reason a grant names its ring, and so does each piece. Messages overtake pieces: these leave
+//! space in the ring, and wait while a segment finds none.
+//!
+//! Costs per piece of 8 KiB: a copy on each side, no system call, no allocation, no lock.
+
+use super::super::Session;
+use super::SessionRendezvous;
+use super::granted::{Parts, QueuedRange};
+use super::pulling::PullState;
+use crate::proto::context::Cx;
+use crate::proto::core::Core;
+use crate::proto::effects::Effects;
+use crate::proto::table::Id;
+use crate::wire::piece::PieceHeader;
+use crate::wire::{FrameError, Grant};
+
+/// A piece for the loop to write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PieceSend {
+    pub(crate) operation: Id,
+    pub(crate) offset: u64,
+    pub(crate) length: usize,
+    pub(crate) header: PieceHeader,
+}
+
+/// Destination of the bytes of a piece.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PieceReceive {
+    pub(crate) operation: Id,
+    pub(crate) offset: u64,
+}
+
+/// The receiver.
+impl SessionRendezvous {
+    /// Returns the ring on which the session takes pieces, as both sides know it.
+    #[cfg(test)]
+    pub(in crate::proto) fn ring(&self) -> Option<u32> {
+        self.ring
+    }
+
+    /// Selects another ring for pieces, or none.
+    ///
+    /// RR-SHM-10.
+    fn set_ring(&mut self, cx: &mut Cx<'_>, ring: Option<u32>) {
+        if let Some(before) = self.ring {
+            self.leave_ring(cx, before);
+        }
+        self.ring = ring;
+        self.select_granted(cx, ring);
+    }
+
+    /// Grants the missing bytes of a ring that has ended to lanes.
+    fn leave_ring(&mut self, cx: &mut Cx<'_>, ring: u32) {
+        if planted!(ForgetPieces) {
+            return;
+        }
+        for index in 0..cx.shared.operations.index_end() {
+            let Some(id) = cx.shared.operations.id_at(index) else { continue };
+            let found = cx.shared.operations.pulling(cx.slot, id);
+            if let Some((pulling, _)) = found.filter(|(it, _)| it.state == PullState::OnRing(ring))
+            {
+                pulling.leave_ring();
+                self.begin_granting(cx, id);
+            }
+        }
+    }
+
+    /// Lets the message of the operation at `index`, if lanes carry it, go on by the ring, or,
+    /// where there is none any more before it does, by lanes as before.
+    fn follow_ring(&mut self, cx: &mut Cx<'_>, index: usize) -> Option<Grant> {
+        let id = cx.shared.operations.id_at(index)?;
+        let (pulling, _) = cx.shared.operations.pulling(cx.slot, id)?;
+        if pulling.granted >= pulling.wanted || pulling.has_failed() {
+            return None;
+        }
+        match (pulling.state, self.ring) {
+            (PullState::Granting, Some(_)) => {
+                pulling.state = PullState::AwaitingRing;
+                let is_ready = pulling.is_ready_for_ring();
+                self.queue.retain(|other| other != id);
+                is_ready.then(|| self.pull_by_ring(cx, id)).flatten()
+            }
+            (PullState::AwaitingRing, None) => {
+                pulling.state = PullState::Granting;
+                self.begin_granting(cx, id);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Pulls a message of which no range is under way by the ring, if there is one.
+    pub(super) fn pull_by_ring(&mut self, cx: &mut Cx<'_>, id: Id) -> Option<Grant> {
+        let ring = self.ring?;
+        let pulled = cx.shared.operations.pulling(cx.slot, id);
+        let (pulling, _) = debug_assert_some!(pulled, "it pulls")?;
+        pulling.begin_on_ring(id, ring)
+    }
+}
+
+impl Cx<'_> {
+    /// Returns the destination of a piece of `length` bytes received on a ring of the session.
+    /// `None`: it has none any more.
+    ///
+    /// RR-SHM-10.
+    pub(crate) fn handle_piece(
+        &mut self,
+        header: &PieceHeader,
+        length: usize,
+    ) -> Result<Option<PieceReceive>, FrameError> {
+        let operation = Id::from_u64(header.receive_operation.get());
+        let state = PullState::OnRing(header.ring.get());
+        let found = self.shared.operations.pulling(self.slot, operation);
+        // The receive has ended, or uses lanes since its ring ended.
+        let is_late = |it: &PullState| *it != state && !planted!(TakeLatePiece);
+        let Some((pulling, _)) = found.filter(|(it, _)| !is_late(&it.state)) else {
+            self.shared.counters.stale_frames += 1;
+            return Ok(None);
+        };
+        let offset = header.offset.get();
+        let checked = pulling.check_piece(offset, length as u64);
+        checked.map_err(|why| FrameError::BadData { offset, length: length as u32, why })?;
+        Ok(Some(PieceReceive { operation, offset }))
+    }
+}
+
+impl Session {
+    /// Selects another ring for its pieces, or none: messages that lanes carry go on by it.
+    ///
+    /// RR-SHM-10.
+    pub(in crate::proto) fn use_ring_for_pieces(&mut self, cx: &mut Cx<'_>, ring: Option<u32>) {
+        if self.rendezvous.ring == ring {
+            return;
+        }
+        self.rendezvous.set_ring(cx, ring);
+        for index in 0..cx.shared.operations.index_end() {
+            self.grant_by(cx, |it, cx| it.follow_ring(cx, index));
+        }
+    }
+
+    /// Returns the next piece for the ring. [`SessionRendezvous::handle_piece_written`] removes it.
+    pub(crate) fn next_piece(&mut self, mut cx: Cx<'_>) -> Option<PieceSend> {
+        let most = if rare!("a piece of one byte", 10) { 1 } else { cx.shared.config.piece_bytes };
+        let ring = self.rendezvous.ring?;
+        let range = self.next_granted(&mut cx, Parts::Pieces(ring))?;
+        let QueuedRange { operation, receive_operation, offset, length, .. } = range;
+        let header = PieceHeader {
+            receive_operation: receive_operation.into(),
+            offset: offset.into(),
+            ring: ring.into(),
+            reserved: 0.into(),
+        };
+        Some(PieceSend { operation, offset, length: most.min(length as usize), header })
+    }
+}
+
+/// The sender.
+impl SessionRendezvous {
+    /// Notes that the piece of [`Session::next_piece`], with this many bytes, is in the ring.
+    pub(crate) fn handle_piece_written(&mut self, mut cx: Cx<'_>, length: usize) {
+        let ring = debug_assert_some!(self.ring, "the ring took a piece");
+        if let Some(ring) = ring {
+            self.note_sent(&mut cx, Parts::Pieces(ring), length);
+        }
+    }
+}
+
+impl Core {
+    /// Notes that `length` bytes were copied to their destination.
+    pub(crate) fn note_piece(
+        &mut self,
+        piece: PieceReceive,
+        length: usize,
+        effects: &mut impl Effects,
+    ) {
+        let pulled = self.shared.operations.pulled(piece.operation);
+        let pulled = debug_assert_some!(pulled, "a piece is of a message that is pulled");
+        let Some((slot, pulling)) = pulled else { return };
+        debug_assert_eq!(piece.offset, pulling.arrived, "pieces arrive in order");
+        pulling.note_arrived(length as u64);
+        if pulling.arrived == pulling.wanted {
+            self.finish_pull(piece.operation, effects);
+        } else if pulling.arrived == pulling.granted {
+            let grant = pulling.grant_on_ring(piece.operation);
+            self.with(slot, |it, mut cx| it.grant_by(&mut cx, |_, _| grant));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A send whose message the peer pulls.
+
+use super::granted::Parts;
+use crate::proto::operation::Cause;
+use crate::wire::{CHUNK_BYTES_MAX, FrameError, Grant};
+
+/// A rendezvous send after its RTS.
+#[derive(Debug, Default)]
+pub(crate) struct Serving {
+    /// Chunks that the kernel may still read.
+    pub(super) unreleased: u32,
+    /// Bytes that were granted in datagrams.
+    granted: u64,
+    /// A range that is to leave as pieces is granted, and some of it has not left.
+    has_pieces: bool,
+    /// The RTS contained the location of the message: the peer may be reading it ([`super::cma`]).
+    is_readable: bool,
+    /// DONE was received, with this many bytes accepted.
+    pub(super) done: Option<u64>,
+    /// It has failed; completes when nothing is unreleased.
+    failed: Option<Cause>,
+}
+
+/// How a send that serves has ended.
+#[derive(Debug)]
+pub(super) enum Served {
+    /// The peer has accepted this many bytes.
+    Done(u64),
+    /// It has failed; the peer may be reading its memory if `is_readable`.
+    Failed { cause: Cause, is_readable: bool },
+}
+
+impl Serving {
+    /// Creates the state of a send whose RTS contains its location if `is_readable`.
+    pub(in crate::proto) fn new(is_readable: bool) -> Self {
+        Self { is_readable, ..Self::default() }
+    }
+
+    /// Returns whether the kernel may still read its memory.
+    pub(in crate::proto) fn is_read_by_kernel(&self) -> bool {
+        self.unreleased > 0
+    }
+
+    /// Returns whether the peer may be reading its memory.
+    pub(in crate::proto) fn is_readable(&self) -> bool {
+        self.is_readable
+    }
+
+    /// Returns whether it has failed.
+    pub(in crate::proto) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Returns whether its result is known, and it waits for the kernel alone.
+    pub(in crate::proto) fn is_decided(&self) -> bool {
+        self.done.is_some() || self.failed.is_some()
+    }
+
+    /// Lets it fail when the kernel has released its memory.
+    pub(in crate::proto) fn fail(&mut self, cause: Cause) {
+        self.failed.get_or_insert(cause);
+    }
+
+    /// Lets it fail as soon as the kernel has released its memory. Returns `false` if that is now.
+    pub(in crate::proto) fn fail_later(&mut self, cause: &Cause) -> bool {
+        // After DONE the message has arrived, whether or not the peer fails.
+        if self.is_read_by_kernel() && self.done.is_none() {
+            self.failed.get_or_insert_with(|| cause.clone());
+        }
+        self.is_read_by_kernel()
+    }
+
+    /// Takes the result, once it is known and the kernel has released all memory.
+    ///
+    /// RR-RDV-4.
+    pub(super) fn take_end(&mut self) -> Option<Served> {
+        if self.is_read_by_kernel() && !planted!(IgnoreRelease) {
+            return None;
+        }
+        match (self.failed.take(), self.done) {
+            (Some(cause), _) => Some(Served::Failed { cause, is_readable: self.is_readable }),
+            (None, done) => done.map(Served::Done),
+        }
+    }
+
+    /// Notes that the peer grants a range of its `message` bytes that leaves as `parts`, unless it
+    /// may not.
+    ///
+    /// RR-RDV-1, RR-BULK-2, RR-SHM-10.
+    pub(super) fn accept(
+        &mut self,
+        grant: &Grant,
+        parts: Parts,
+        message: u64,
+    ) -> Result<(), FrameError> {
+        let is_allowed = match parts {
+            // Granted ranges are retransmitted until they are received.
+            Parts::Data => {
+                grant.check_range(message, CHUNK_BYTES_MAX)?;
+                self.granted = self.granted.saturating_add(grant.length.get().into());
+                self.granted <= message
+            }
+            // The next range is granted when this one has arrived.
+            Parts::Pieces(_) => {
+                grant.check_range(message, u32::MAX)?;
+                !std::mem::replace(&mut self.has_pieces, true)
+            }
+        };
+        if is_allowed { Ok(()) } else { Err(grant.error(message)) }
+    }
+
+    /// Notes that all pieces of the granted range have left.
+    pub(super) fn note_pieces_sent(&mut self) {
+        self.has_pieces = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESSAGE: u64 = 100;
+
+    fn accepts(serving: &mut Serving, parts: Parts, range: (u64, u32)) -> bool {
+        serving.accept(&Grant::new(parts.over(), 1, 2, range), parts, MESSAGE).is_ok()
+    }
+
+    /// RR-BULK-2
+    #[test]
+    fn nothing_is_granted_twice_in_datagrams() {
+        let mut serving = Serving::default();
+        assert!(accepts(&mut serving, Parts::Data, (0, 60)));
+        assert!(accepts(&mut serving, Parts::Data, (60, 40)));
+        assert!(!accepts(&mut serving, Parts::Data, (0, 1)));
+    }
+
+    /// RR-SHM-10
+    #[test]
+    fn one_range_at_a_time_is_granted_on_a_ring() {
+        let mut serving = Serving::default();
+        let pieces = Parts::Pieces(1);
+        assert!(accepts(&mut serving, pieces, (0, 60)));
+        assert!(!accepts(&mut serving, pieces, (60, 40)));
+        serving.note_pieces_sent();
+        assert!(accepts(&mut serving, pieces, (60, 40)));
+    }
+}

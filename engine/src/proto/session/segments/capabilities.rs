@@ -1,0 +1,122 @@
+//! Changes of what a session can do. Each computes its table of routes again.
+
+use super::super::Session;
+use super::protocol::{Capabilities, SendProtocol};
+use super::segment::SegmentPool;
+use super::uncommon::Uncommon;
+use super::{Segments, unsent_max};
+use crate::proto::config::Config;
+use crate::proto::context::Cx;
+use crate::proto::ready::Work;
+use crate::wire::KeptFrames;
+
+impl Segments {
+    /// Sets the length of new segments to what their transport takes: a ring takes any.
+    fn fit_segments(&mut self, pool: &SegmentPool, config: &Config) {
+        self.close_open();
+        self.segment_bytes =
+            if self.able.has_ring { pool.buffer_bytes() } else { self.path_bytes as usize };
+        self.protocol = SendProtocol::of(self.able, self.segment_bytes, config);
+    }
+
+    /// Sets what the session can do. Returns whether that has changed.
+    fn set_capabilities(&mut self, able: Capabilities, config: &Config) -> bool {
+        self.protocol = SendProtocol::of(able, self.segment_bytes, config);
+        std::mem::replace(&mut self.able, able) != able
+    }
+
+    /// Sets the smallest datagram content of the session's lanes. Longer segments built before use
+    /// a lane that takes them: a stream takes any.
+    pub(crate) fn set_segment_bytes(&mut self, cx: Cx<'_>, segment_bytes: usize) {
+        if self.is_established() {
+            self.path_bytes = cx.shared.pool.clamp(segment_bytes) as u32;
+            self.fit_segments(&cx.shared.pool, &cx.shared.config);
+        }
+    }
+
+    /// Sets whether the peer can read messages from this process's memory.
+    pub(in crate::proto) fn set_cma(&mut self, has_cma: bool, config: &Config) {
+        self.set_capabilities(Capabilities { has_cma, ..self.able }, config);
+    }
+
+    /// Returns the longest message that is sent eagerly to the peer now, in bytes; `None`: the
+    /// session is not connected.
+    pub(crate) fn eager_limit_if_connected(&self, config: &Config) -> Option<u64> {
+        self.is_established().then(|| self.eager_limit_now(config).into())
+    }
+}
+
+impl Session {
+    /// Lets the newly established session, which has sent nothing, use datagrams. `segment_bytes`:
+    /// the smallest size among its lanes of one datagram's content.
+    pub(crate) fn use_datagrams(&mut self, cx: Cx<'_>, segment_bytes: usize) {
+        let segments = &mut self.segments;
+        if !segments.is_established() {
+            return;
+        }
+        debug_assert!(segments.next_frame == 0, "its first segments are built for its paths");
+        let has_bulk = self.bulk_in_datagrams;
+        segments.able = Capabilities { has_datagrams: true, has_bulk, ..Capabilities::default() };
+        if has_bulk {
+            self.rendezvous.use_datagrams();
+            segments.uncommon.add(Uncommon::BULK);
+        }
+        let segment_bytes = cx.shared.pool.clamp(segment_bytes);
+        segments.path_bytes = segment_bytes as u32;
+        segments.unsent_max = unsent_max(segment_bytes, &cx.shared.config);
+        segments.fit_segments(&cx.shared.pool, &cx.shared.config);
+    }
+
+    /// Sets whether messages that do not fit a datagram use the session's stream. Segments already
+    /// built for the stream wait for one.
+    ///
+    /// RR-DGRAM-12.
+    pub(crate) fn use_stream(&mut self, mut cx: Cx<'_>, has_stream: bool) {
+        let segments = &mut self.segments;
+        if !segments.able.has_datagrams {
+            return;
+        }
+        let able = Capabilities { has_stream, ..segments.able };
+        if segments.set_capabilities(able, &cx.shared.config) && self.has_waiting() {
+            // Waiting sends may have another transport now.
+            cx.add_work(Work::Stage);
+        }
+    }
+
+    /// Selects the ring for segments, or none: then unacknowledged segments are sent again.
+    /// `unread`: what the ring that has ended kept of them (`None`: the peer has overwritten it).
+    /// Returns `false` if what the session needs was overwritten: fail it.
+    ///
+    /// RR-SHM-8.
+    pub(crate) fn use_ring(
+        &mut self,
+        mut cx: Cx<'_>,
+        ring: Option<u32>,
+        unread: Option<&[KeptFrames]>,
+    ) -> bool {
+        let segments = &mut self.segments;
+        if !segments.is_established() {
+            return true;
+        }
+        // Sessions with checksums need them on memory copies too, and pieces have none.
+        let piece_ring = ring.filter(|_| !segments.has_checksums);
+        let before = segments.able;
+        debug_assert!(!(before.has_ring && ring.is_some()), "the end of a ring is reported before");
+        let (has_ring, takes_pieces) = (ring.is_some(), piece_ring.is_some());
+        segments.able = Capabilities { has_ring, takes_pieces, ..before };
+        segments.fit_segments(&cx.shared.pool, &cx.shared.config);
+        if before.takes_pieces != takes_pieces && self.has_waiting() {
+            // Waiting sends may have another transport now.
+            cx.add_work(Work::Stage);
+        }
+        self.use_ring_for_pieces(&mut cx, piece_ring);
+        if before.has_ring && !has_ring && !planted!(ForgetRing) {
+            let is_intact = self.segments.slots.restore_kept(&mut cx.shared.pool, unread);
+            self.segments.advance_base();
+            self.resume_waiting(&mut cx);
+            self.segments.resend_all(cx, true);
+            return is_intact;
+        }
+        true
+    }
+}

@@ -1,0 +1,235 @@
+//! Receive fast path for the common case: complete messages, followed by short puts without a
+//! reply, each of which is the next frame of a session in which no frame is missing or buffered.
+//! Lookups that the general path repeats at each step are done once here; all other frames are left
+//! to the general path. Both paths have the same effects.
+
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U16;
+
+use super::uncommon::Uncommon;
+use crate::proto::context::{Cx, SharedState};
+use crate::proto::core::{Action, REQUESTS};
+use crate::proto::effects::{Arrival, Effects};
+use crate::proto::matching::{MatchEnvelope, Matcher};
+use crate::proto::ready::Work;
+use crate::proto::receive::context_of;
+use crate::proto::regions::Access;
+use crate::proto::session::Session;
+use crate::proto::table::Id;
+use crate::proto::unexpected::{Kind, Waiting};
+use crate::wire::FrameRange;
+use crate::wire::eager::FLAG_DATA;
+use crate::wire::one_sided::OneSided;
+use crate::wire::{EAGER_BYTES_MAX, Eager, frame};
+
+/// Frames taken off the front of a segment's body.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Taken {
+    /// Number of frames.
+    pub(super) frames: u16,
+    /// Bytes of the frames, headers included.
+    pub(super) bytes: usize,
+}
+
+impl Taken {
+    /// Returns whether they are all frames of a segment.
+    #[inline(always)]
+    pub(super) fn is_all_of(self, (range, body): (FrameRange, &[u8])) -> bool {
+        self.bytes == body.len() && self.frames == range.count
+    }
+}
+
+/// Endpoints of a message: the header's fields, and what they refer to here.
+struct Ends<'a> {
+    named: u32,
+    remote: u32,
+    peer: Id,
+    matcher: &'a mut Matcher,
+}
+
+impl Session {
+    /// Takes messages off the front of a segment's body, as long as each is complete, requests no
+    /// report, and is the next frame. Leaves the first other or invalid frame, and all frames after
+    /// it, to the general path.
+    ///
+    /// RR-DGRAM-1, RR-DGRAM-4, RR-CREDIT-1, RR-MATCH-3.
+    #[inline(always)]
+    pub(super) fn receive_fast(
+        &mut self,
+        cx: &mut Cx<'_>,
+        (range, body): (FrameRange, &[u8]),
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Taken {
+        if !shortcut!("a segment received in order") || !self.is_free_of(Uncommon::EARLY) {
+            return Taken::default();
+        }
+        // With no buffered and no missing message, each is next in order.
+        if self.segments.received.expected() != range.first {
+            return Taken::default();
+        }
+        let limits = self.segments.received.credits().left();
+        let (mut envelopes_left, mut bytes_left) = limits;
+        // What was left when a message was last charged: receives have taken those since.
+        let mut charged = limits;
+        // Usually all are from one sender and to one receiver.
+        let mut ends = None;
+        let mut left = body;
+        while let Ok((header, rest)) = Eager::ref_from_prefix(left) {
+            let length = header.length.get() as usize;
+            let is_plain = header.kind == frame::KIND_EAGER
+                && header.operation.get() == 0
+                && length <= EAGER_BYTES_MAX
+                && envelopes_left > 0
+                && bytes_left >= length as u32;
+            if !is_plain {
+                break;
+            }
+            let (data, rest) = match header.flags & FLAG_DATA {
+                0 => (None, rest),
+                _ => {
+                    let Some((data, rest)) = rest.split_first_chunk() else { break };
+                    (Some(u64::from_le_bytes(*data)), rest)
+                }
+            };
+            let Some((payload, rest)) = rest.split_at_checked(length) else { break };
+            let (target, source) = (header.target_endpoint.get(), header.source_endpoint.get());
+            let named = u32::from(target) | u32::from(source) << 16;
+            if !matches!(&ends, Some(Ends { named: before, .. }) if *before == named) {
+                let remote = self.remotes.index_of(source);
+                let Some(peer) = cx.shared.peers.id_at(remote) else { break };
+                let Some(matcher) = cx.shared.endpoints.get_mut(target) else { break };
+                ends = Some(Ends { named, remote, peer, matcher });
+            }
+            let Some(Ends { remote, peer, matcher, .. }) = &mut ends else { break };
+            let context = context_of(header.context.get(), header.flags);
+            let tag = header.tag.get();
+            let envelope = MatchEnvelope { source: *remote, context, tag };
+            let receives = &mut cx.shared.operations.slots;
+            if let Some(receive) = matcher.take_whole(receives, &envelope) {
+                let Some((id, capacity)) = receive else { break }; // a multi-receive
+                let fits = capacity.min(length as u64) as usize;
+                let arrival = Arrival { peer: *peer, context, tag, length: length as u64, data };
+                (envelopes_left, bytes_left) = (envelopes_left - 1, bytes_left - length as u32);
+                effects.deliver(id, &payload[..fits], arrival);
+            } else {
+                ends = None;
+                let passed = (charged.0 - envelopes_left, charged.1 - bytes_left);
+                // A copy, so that the envelopes of other messages stay in registers.
+                let envelope = MatchEnvelope { ..envelope };
+                if !self.keep_next(cx, target, &envelope, (data, payload), passed) {
+                    break;
+                }
+                (envelopes_left, bytes_left) = (envelopes_left - 1, bytes_left - length as u32);
+                charged = (envelopes_left, bytes_left);
+            }
+            left = rest;
+        }
+        let frames = (limits.0 - envelopes_left) as u16;
+        if frames > 0 {
+            let received = &mut self.segments.received;
+            received.credits_mut().pass(charged.0 - envelopes_left, charged.1 - bytes_left);
+            received.note_next_frames(frames, now_ns);
+        }
+        Taken { frames, bytes: body.len() - left.len() }
+    }
+
+    /// Charges and keeps a message that no receive accepts yet. Before it, receives have taken
+    /// messages and bytes that are not charged yet. `false`: it was not kept, and nothing is
+    /// charged.
+    #[inline(never)]
+    fn keep_next(
+        &mut self,
+        cx: &mut Cx<'_>,
+        target: u16,
+        envelope: &MatchEnvelope,
+        (data, payload): (Option<u64>, &[u8]),
+        (envelopes, bytes): (u32, u32),
+    ) -> bool {
+        let slot = cx.slot;
+        let SharedState { endpoints, unexpected, offers, config, counters, actions, .. } =
+            &mut *cx.shared;
+        let Some(matcher) = endpoints.get_mut(target) else { return false };
+        let kind = Kind::Eager { report: 0, put_back: 0 };
+        let message = Waiting { came_by: (slot, self.epoch), data, kind };
+        // Credit prevents this; the general path reports the violation.
+        let Some(message) = unexpected.insert(message, payload) else { return false };
+        let credits = self.segments.received.credits_mut();
+        credits.pass(envelopes, bytes);
+        let charged = credits.charge(payload.len() as u32);
+        debug_assert!(charged.is_ok(), "credit was checked before");
+        matcher.insert_unexpected(envelope, message.index() as u32);
+        counters.unexpected_messages += 1;
+        if envelope.context == REQUESTS {
+            actions.push_back(Action::Requests);
+        }
+        if offers.extend_windows((slot, self.engine), credits.both_mut(), config) {
+            cx.add_work(Work::Flush);
+        }
+        true
+    }
+
+    /// Takes puts off the front of the frames that [`Self::receive_fast`] has left, as long as each
+    /// needs no reply, has no remote data, is permitted, and is the next frame. Other frames are
+    /// left to the general path.
+    ///
+    /// RR-DGRAM-1, RR-RMA-1, RR-RMA-2.
+    #[inline]
+    pub(super) fn receive_puts(
+        &mut self,
+        cx: &mut Cx<'_>,
+        (range, body): (FrameRange, &[u8]),
+        mut taken: Taken,
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Taken {
+        if body.get(taken.bytes) != Some(&frame::KIND_PUT)
+            || !shortcut!("a train of puts")
+            || !self.is_free_of(Uncommon::EARLY)
+        {
+            return taken;
+        }
+        let received = &mut self.segments.received;
+        let first = range.first.wrapping_add(u32::from(taken.frames));
+        if received.expected() != first {
+            return taken;
+        }
+        let before = taken.frames;
+        // Usually all are from one endpoint and to one endpoint.
+        let mut ends: Option<((U16, U16), Id)> = None;
+        while let Ok((header, rest)) = OneSided::ref_from_prefix(&body[taken.bytes..]) {
+            let length = header.length.get();
+            let is_plain = header.kind == frame::KIND_PUT
+                && header.flags == 0
+                && header.operation.get() == 0
+                && length <= EAGER_BYTES_MAX as u64;
+            let (true, Some(bytes)) = (is_plain, rest.get(..length as usize)) else { break };
+            let named = (header.source_endpoint, header.target_endpoint);
+            if !matches!(&ends, Some((before, _)) if *before == named) {
+                let remote = self.remotes.index_of(named.0.get());
+                let Some(peer) = cx.shared.peers.id_at(remote) else { break };
+                if !cx.shared.endpoints.is_open(named.1.get()) {
+                    break;
+                }
+                ends = Some((named, peer));
+            }
+            let Some((_, peer)) = ends else { break };
+            let (key, access) = (header.key.get(), Access::REMOTE_WRITE);
+            let offset = header.offset.get();
+            let granted = cx.shared.regions.grant(self.engine, key, offset, length, access);
+            let Some((region, start)) = granted else { break };
+            // A put that cannot be written is repeated, and rejected, by the general path.
+            if effects.put(region, start, bytes).is_err() {
+                break;
+            }
+            let arrival = Arrival { peer, context: 0, tag: key, length, data: None };
+            effects.accessed(region, access, named.1.get(), &arrival);
+            taken.frames += 1;
+            taken.bytes += size_of::<OneSided>() + bytes.len();
+        }
+        if taken.frames > before {
+            received.note_next_frames(taken.frames - before, now_ns);
+        }
+        taken
+    }
+}
