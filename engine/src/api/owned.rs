@@ -14,8 +14,8 @@ use crate::progress::post::{Memory, PostResult, Refused};
 use crate::progress::posting::{PostTarget, named};
 use crate::progress::wait_object::WaitObject;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::SendRequest;
 use crate::proto::session::one_sided::origin::OneSidedRequest;
+use crate::proto::session::send::SendRequest;
 use crate::proto::table::Id;
 use crate::types::{Completion, Error, OperationId, OperationName, Outcome};
 

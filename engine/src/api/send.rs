@@ -10,7 +10,7 @@ use crate::progress::completions::PostedTo;
 use crate::progress::post::{Memory, PostResult, Refused};
 use crate::progress::posting::PostTarget;
 use crate::proto::effects::CompletionLevel;
-use crate::proto::send::SendRequest;
+use crate::proto::session::send::SendRequest;
 use crate::types::{Completed, Envelope, Error, Failed, OperationId, Peer};
 
 impl<M: Attached> Endpoint<M> {

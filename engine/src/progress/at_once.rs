@@ -109,7 +109,7 @@ impl Engine {
         let is_whole = !control.has_unsent();
         controls.await_something(session);
         if sent > 0 {
-            core.with(session, |it, _| it.control_lane.expect_answer());
+            core.with(session, |it, _| it.control_lane_mut().expect_answer());
         }
         if !is_whole {
             self.send_rest(session);

@@ -4,8 +4,8 @@
 //! of it, the copy is made while its receiver handles it already.
 
 use super::engine::{Engine, EngineState};
-use crate::proto::send::{SendDestination, SendRequest};
 use crate::proto::session::segments::Route;
+use crate::proto::session::send::{SendDestination, SendRequest};
 use crate::types::Hint;
 
 /// Minimum length of these messages, in bytes: the kernel gathers two pieces, and a copy of less is

@@ -109,7 +109,7 @@ impl BulkSockets {
     /// Connects a lane.
     pub(super) fn connect(&mut self, lane: Id, cx: &mut LaneCx<'_>) {
         let way = cx.core.lane(lane).and_then(|(session, bulk)| {
-            let way = session.rails.way(bulk.path(), session.locators.first())?;
+            let way = session.rails().way(bulk.path(), session.peer().locators().first())?;
             Some((bulk.session(), bulk.path(), way))
         });
         // It may have been closed, or lost its path, before its turn.
@@ -306,7 +306,7 @@ impl BulkSockets {
         let now_ns = *cx.now_ns;
         // The lanes of a session that has ended are closed next.
         let Some((session, bulk)) = cx.core.lane(lane) else { return };
-        let has_another = session.rails.has_usable_beside(bulk.path());
+        let has_another = session.rails().has_usable_beside(bulk.path());
         let (place, number) = ((bulk.session(), bulk.path()), bulk.number());
         let patience = patience(cx.config.peer_timeout, has_another);
         let traffic = cx.traffic(key);

@@ -62,8 +62,8 @@ impl Engine {
             debug_assert!(false, "an outstanding action keeps the slot of its session in use");
             return;
         };
-        let address = Address::new(known.engine, known.locators, 0);
-        if !known.segments.has_datagrams() {
+        let address = Address::new(known.peer().id(), *known.peer().locators(), 0);
+        if !known.segments().has_datagrams() {
             self.state.controls.begin_stream(session);
         }
         self.state.note_transport(&self.driver, session, false);
@@ -86,7 +86,7 @@ impl EngineState {
             debug_assert!(false, "an outstanding action keeps the slot of its session in use");
             return;
         };
-        let address = Address::new(known.engine, known.locators, 0);
+        let address = Address::new(known.peer().id(), *known.peer().locators(), 0);
         let is_known = matches!(failure, PeerFailure::Left | PeerFailure::Removed);
         if !is_known && !has_driver_failed {
             self.config.log_failure(&format!("peer {address} {failure}"));

@@ -48,7 +48,7 @@ impl LaneCx<'_> {
     pub(super) fn handle_joined(&mut self, key: LaneKey, lane: Id) {
         self.roles.insert(key, ConnectionRole::Bulk { lane, traffic: Late::NONE });
         let now_ns = *self.now_ns;
-        self.core.with_lane(lane, |it, mut cx| it.lanes.handle_ready(&mut cx, lane, now_ns));
+        self.core.with_lane(lane, |it, mut cx| it.lanes_mut().handle_ready(&mut cx, lane, now_ns));
         self.watch(key, Interest::Readable);
     }
 
@@ -65,7 +65,7 @@ impl LaneCx<'_> {
     /// Keeps the kernel's figures of a connection of the path at `at` that is about to be closed.
     pub(super) fn keep_figures(&mut self, session: u32, at: u8, key: LaneKey) {
         let retransmits = self.driver.tcp_figures(key).map_or(0, |figures| figures.retransmits);
-        self.core.with(session, |it, _| it.rails.note_retransmits(at, retransmits));
+        self.core.with(session, |it, _| it.rails_mut().note_retransmits(at, retransmits));
     }
 
     /// Asks for an answer on all paths of a session.

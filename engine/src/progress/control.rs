@@ -10,17 +10,17 @@ use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::paths::{PRIMARY, Paths};
 use crate::proto::ready::Work;
-use crate::proto::send::Staged;
 use crate::proto::session::ControlFrame;
 use crate::proto::session::control_lane::LaneEvent;
+use crate::proto::session::send::Staged;
 use crate::wire::{FrameError, goodbye};
 
 impl LaneCx<'_> {
     /// Acknowledges what came by a lane beside a path: nothing more may come by it for long.
     /// Without datagrams a reply is likely to carry the acknowledgement, which is due soon anyway.
     pub(super) fn acknowledge_received(&mut self, session: u32) {
-        if self.core.session(session).is_some_and(|it| it.segments.has_datagrams()) {
-            self.core.with(session, |it, cx| it.segments.acknowledge_received(cx));
+        if self.core.session(session).is_some_and(|it| it.segments().has_datagrams()) {
+            self.core.with(session, |it, cx| it.segments_mut().acknowledge_received(cx));
         }
     }
 }
@@ -227,19 +227,19 @@ impl Engine {
         let mut is_by_path = self.state.is_by_datagram(session);
         if is_by_path {
             let has_long =
-                self.state.core.session(session).is_some_and(|it| it.segments.has_long());
+                self.state.core.session(session).is_some_and(|it| it.segments().has_long());
             if has_long {
                 self.state.controls.await_something(session);
             }
             // The first transmission carries acknowledgements, and there may be nothing else for a
             // datagram.
             let is_alone = has_long
-                && !self.state.core.session(session).is_some_and(|it| it.segments.has_short());
+                && !self.state.core.session(session).is_some_and(|it| it.segments().has_short());
             if is_alone {
                 happened = self.flush_long(session);
             }
             if !is_alone
-                || self.state.core.session(session).is_some_and(|it| it.segments.is_waiting())
+                || self.state.core.session(session).is_some_and(|it| it.segments().is_waiting())
             {
                 let is_last = self.state.core.shared().ready().is_only(session, Work::Flush);
                 happened |= self.transmit(session, PRIMARY, is_last);
@@ -331,7 +331,7 @@ impl Engine {
         self.flush(session);
         self.driver.flush_datagrams();
         if hint == Hint::Latency {
-            self.state.core.with(session, |it, _| it.segments.close_segment());
+            self.state.core.with(session, |it, _| it.segments_mut().close_segment());
         }
     }
 }

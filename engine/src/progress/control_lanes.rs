@@ -471,9 +471,9 @@ impl ControlLanes {
         let known = core.session(session);
         let control = self.of(session);
         control.is_awaited = (control.lane.is_some()
-            && known.is_some_and(|it| it.control_lane.is_answer_due()))
+            && known.is_some_and(|it| it.control_lane().is_answer_due()))
             || control.has_partial()
-            || known.is_some_and(|it| it.segments.holds_long());
+            || known.is_some_and(|it| it.segments().holds_long());
         control.is_awaited
     }
 

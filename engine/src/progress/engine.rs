@@ -492,7 +492,7 @@ impl Engine {
                     let now_ns = self.state.now_ns;
                     self.state
                         .core
-                        .with(session, |it, mut cx| it.connection.connect(&mut cx, now_ns));
+                        .with(session, |it, mut cx| it.connection_mut().connect(&mut cx, now_ns));
                 }
             }
         }

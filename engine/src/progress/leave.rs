@@ -51,7 +51,7 @@ impl Engine {
             let EngineState { core, controls, .. } = &*engine.state;
             let is_done = core.sessions().iter().all(|(id, session)| {
                 !session.is_connected()
-                    || session.engine == core.shared().engine()
+                    || session.peer().id() == core.shared().engine()
                     || (session.is_settled() && !controls.has_unsent(id.index() as u32))
             });
             is_done.then_some(())
@@ -64,7 +64,7 @@ impl Engine {
             let mut sessions = engine.state.core.sessions().iter();
             let own = engine.state.core.shared().engine();
             sessions
-                .all(|(_, session)| !session.is_connected() || session.engine == own)
+                .all(|(_, session)| !session.is_connected() || session.peer().id() == own)
                 .then_some(())
         };
         let _ = self.wait(Some(deadline), gone);

@@ -10,7 +10,7 @@ use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::manager::{self, End, Ends, MESSAGE_MAX, Output, Reason, accept_message};
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::SendRequest;
+use crate::proto::session::send::SendRequest;
 use crate::proto::table::Id;
 use crate::types::{
     Address, Completion, ConnectionEnd, ConnectionId, ConnectionRefusal, Error, Event, Peer,
@@ -300,7 +300,7 @@ impl Engine {
         let (endpoint, peer) = ends;
         let session = self.state.core.shared().peers().get(peer).map(|remote| remote.session);
         let session = session.ok_or(Error::UnknownPeer)?;
-        let waiting = self.state.core.session(session).map_or(0, |session| session.waiting.len());
+        let waiting = self.state.core.session(session).map_or(0, |session| session.waiting().len());
         if waiting >= ANSWERS_MAX {
             return Err(Error::WouldBlock("messages that wait for this peer"));
         }

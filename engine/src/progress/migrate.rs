@@ -32,7 +32,7 @@ impl SetupCx<'_> {
         }
         cx.paths.set_stream(session, at);
         if let Some((known, _)) = cx.core.enter(session) {
-            known.control_lane.handle_moved(*cx.now_ns);
+            known.control_lane_mut().handle_moved(*cx.now_ns);
         }
         // Whether long messages use it.
         cx.paths.choose_stream(cx.core, session);
@@ -49,13 +49,13 @@ impl SetupCx<'_> {
             cx.close(lane, CloseMode::Reset);
         }
         if let Some((known, _)) = cx.core.enter(session) {
-            known.control_lane.handle_dropped(*cx.now_ns, at);
+            known.control_lane_mut().handle_dropped(*cx.now_ns, at);
         }
         if !cx.paths.of_mut(session).are_several() {
             self.controls.note_without_lane(session);
         }
         cx.paths.choose_stream(cx.core, session);
-        cx.core.with(session, |it, cx| it.segments.acknowledge_received(cx));
-        cx.core.with(session, |it, cx| it.segments.resend_all(cx, false));
+        cx.core.with(session, |it, cx| it.segments_mut().acknowledge_received(cx));
+        cx.core.with(session, |it, cx| it.segments_mut().resend_all(cx, false));
     }
 }

@@ -108,7 +108,7 @@ impl EngineState {
     }
 
     fn is_answer_due(&self, session: u32) -> bool {
-        self.core.session(session).is_some_and(|it| it.control_lane.is_answer_due())
+        self.core.session(session).is_some_and(|it| it.control_lane().is_answer_due())
     }
 }
 
@@ -151,7 +151,7 @@ impl Engine {
                 state.paths.ask_quiet_paths(now_ns, session, since_ns);
             }
             Decision::AskForAnswer => {
-                state.core.with(session, |it, cx| it.segments.ask_for_answer(cx));
+                state.core.with(session, |it, cx| it.segments_mut().ask_for_answer(cx));
                 self.setup().lanes.ask_all_paths(session);
             }
             Decision::ReportSegmentsLost { bytes } => {
@@ -174,7 +174,8 @@ impl Engine {
     /// Handles the end of a session's peer process; another one may keep its connections open.
     pub(super) fn handle_process_ended(&mut self, name: u64) {
         let Some(session) = self.state.paths.session_of(name) else { return };
-        self.state.core.with(session, |it, cx| it.note_process_ended(cx));
+        let engine = self.state.core.session(session).map_or(0, |it| it.peer().id());
+        self.state.core.shared_mut().processes_mut().note_ended(engine);
         self.read_to_end(session);
         self.handle_lane_event(session, LaneEvent::ProcessEnded { observer: None });
     }
@@ -197,7 +198,7 @@ impl Engine {
         awaited.retain(|&session| {
             self.check_peer(session);
             let state = &mut *self.state;
-            if !state.core.session(session).is_some_and(|it| it.segments.has_datagrams()) {
+            if !state.core.session(session).is_some_and(|it| it.segments().has_datagrams()) {
                 state.paths.note_stream_use(session);
             }
             state.controls.awaits_more(session, &state.core)
@@ -224,7 +225,7 @@ impl Engine {
         if control.lane().is_some() && control.has_partial() {
             self.handle_lane_event(session, LaneEvent::RestMissing);
         }
-        if self.state.core.session(session).is_some_and(|it| it.segments.holds_long()) {
+        if self.state.core.session(session).is_some_and(|it| it.segments().holds_long()) {
             // An owner that computes reads no TCP; a datagram makes the background thread do it.
             self.setup().lanes.ask_all_paths(session);
         }

@@ -24,7 +24,7 @@ impl EngineState {
         match self.core.destination(peer.0) {
             Ok(to) => {
                 let known = self.core.session(to.session);
-                Ok(known.is_some_and(|known| known.is_connected() && !known.ending.is_leaving()))
+                Ok(known.is_some_and(|known| known.is_connected() && !known.ending().is_leaving()))
             }
             Err(refusal) => Err(self.error_of(Some(peer), refusal)),
         }

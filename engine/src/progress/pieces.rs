@@ -85,7 +85,7 @@ impl Engine {
                 state.rings.note_full();
                 return (written > 0, false);
             }
-            state.core.with(session, |it, cx| it.rendezvous.handle_piece_written(cx, length));
+            state.core.with(session, |it, cx| it.rendezvous_mut().handle_piece_written(cx, length));
             written += 1;
             if written == PER_TURN {
                 return (true, false);

@@ -11,8 +11,8 @@ use crate::memory::{Buffer, Shape, copy_bytes};
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::{SendDestination, SendRefusal, SendRequest, must_wait};
 use crate::proto::session::segments::PostedMessage;
+use crate::proto::session::send::{SendDestination, SendRefusal, SendRequest, must_wait};
 use crate::proto::table::Id;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
 use crate::wire::MESSAGE_BYTES_MAX;
@@ -85,7 +85,7 @@ impl EngineState {
             SendRefusal::Failed(failure) => {
                 let known = peer.and_then(|peer| self.core.shared().peers().get(peer.0));
                 if let Some(session) = known.map(|known| known.session) {
-                    self.core.with(session, |it, _| it.ending.note_reported());
+                    self.core.with(session, |it, _| it.ending_mut().note_reported());
                 }
                 let address = peer.and_then(|peer| self.address_of(peer));
                 match address {
@@ -184,7 +184,7 @@ impl Engine {
             }
         }
         let now_ns = self.state.now_ns;
-        self.state.core.with(to.session, |it, mut cx| it.connection.connect(&mut cx, now_ns));
+        self.state.core.with(to.session, |it, mut cx| it.connection_mut().connect(&mut cx, now_ns));
         false
     }
 

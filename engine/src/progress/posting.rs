@@ -4,8 +4,8 @@
 use super::completions::{PostedTo, ReceiveMemory};
 use super::post::{Memory, PostResult, Refused};
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::SendRequest;
 use crate::proto::session::one_sided::origin::OneSidedRequest;
+use crate::proto::session::send::SendRequest;
 use crate::proto::table::Id;
 use crate::types::{Error, OperationId, OperationName};
 

@@ -34,7 +34,7 @@ impl EngineState {
         let engine_of = |peer: &Peer| {
             let remote = core.shared().peers().get(peer.0).ok_or(Error::UnknownPeer)?;
             let session = core.session(remote.session).ok_or(Error::UnknownPeer)?;
-            Ok(session.engine)
+            Ok(session.peer().id())
         };
         peers.iter().map(engine_of).collect()
     }
@@ -86,7 +86,7 @@ impl EngineState {
         let Some(session) = session else {
             return TimeOut::new("the wait for a region", None, TimeOutOutcome::GoesOn).into();
         };
-        let address = Address::new(session.engine, session.locators, 0);
+        let address = Address::new(session.peer().id(), *session.peer().locators(), 0);
         Error::Busy { address: Box::new(address) }
     }
 }

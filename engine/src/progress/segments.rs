@@ -26,7 +26,7 @@ impl LaneCx<'_> {
         let passing = self.paths.passing(session, at);
         let now_ns = *self.now_ns;
         let session = self.core.session(session)?;
-        let pair = session.rails.pair(at, session.locators.first())?;
+        let pair = session.rails().pair(at, session.peer().locators().first())?;
         self.core.shared().segment_limits().limit(pair, passing, now_ns)
     }
 

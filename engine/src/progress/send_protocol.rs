@@ -12,11 +12,11 @@ impl EngineState {
         let core = &self.core;
         let slot = core.shared().peers().get(peer)?.session;
         let session = core.sessions().at(slot as usize).filter(|it| it.is_connected())?;
-        let eager_limit = u64::from(session.segments.eager_limit_now(core.shared().config()));
+        let eager_limit = u64::from(session.segments().eager_limit_now(core.shared().config()));
         let ranges: Vec<(u64, SendTransport)> = if core.is_loopback(slot) {
             vec![(u64::MAX, SendTransport::Loopback)]
         } else {
-            let segments = &session.segments;
+            let segments = &session.segments();
             let are_paths_open = self.paths.of(slot).is_some_and(Paths::are_open);
             let ranges = segments.protocol().ranges(eager_limit).into_iter();
             let of = |route| transport(segments, route, are_paths_open);

@@ -85,17 +85,17 @@ impl SetupCx<'_> {
             debug_assert!(false, "an outstanding action keeps the slot of its session in use");
             return;
         };
-        if known.connection.phase() != Phase::Connecting {
+        if known.connection().phase() != Phase::Connecting {
             // The session was abandoned, or established otherwise, before its turn.
             return;
         }
-        let locators = known.locators;
+        let locators = *known.peer().locators();
         // It was closed when it took too long; none of it may be left.
         self.drop_attempt(session);
         let cx = &mut self.lanes;
         let ways = self.rails.ways_to(&locators, cx.paths, |rail, to| cx.driver.reach(rail, to));
         let entered = cx.core.enter(session);
-        let way = entered.and_then(|(known, _)| known.connection.take_way(*cx.now_ns, &ways));
+        let way = entered.and_then(|(known, _)| known.connection_mut().take_way(*cx.now_ns, &ways));
         let Some(way) = way else { return };
         let (remote, rail) = (way.remote, way.rail);
         let segment_bytes = self.first_segment_limit(rail, remote.ip());
@@ -125,7 +125,7 @@ impl SetupCx<'_> {
     /// Opens another control lane of a session, on the path at a position.
     pub(super) fn open_other_lane(&mut self, session: u32, at: u8) {
         let known = self.lanes.core.session(session);
-        let way = known.and_then(|it| it.rails.way(at, it.locators.first()));
+        let way = known.and_then(|it| it.rails().way(at, it.peer().locators().first()));
         let Some((remote, rail)) = way else {
             return self.attempt_to_move_failed(session, "its path was removed");
         };
@@ -145,11 +145,11 @@ impl SetupCx<'_> {
     /// without carrier reaches no host, and an address that this host has, too, may be this one.
     pub(super) fn is_refusal_of_peer(&mut self, session: u32) -> bool {
         self.lanes.core.session(session).is_some_and(|known| {
-            let at = known.control_lane.attempt_at();
-            let way = at.and_then(|at| known.rails.way(at, known.locators.first()));
+            let at = known.control_lane().attempt_at();
+            let way = at.and_then(|at| known.rails().way(at, known.peer().locators().first()));
             way.is_some_and(|(remote, rail)| {
                 !self.lanes.paths.is_rail_down(rail)
-                    && !self.rails.is_taken_for(remote.ip(), &known.locators)
+                    && !self.rails.is_taken_for(remote.ip(), &known.peer().locators())
             })
         })
     }
@@ -161,11 +161,12 @@ impl SetupCx<'_> {
             debug_assert!(false, "a session that begins is known");
             return 0;
         };
-        if known.connection.is_initiator() {
+        if known.connection().is_initiator() {
             return self.controls.attempt_at(session);
         }
         let ends = self.lanes.driver.addresses(key);
-        let is_first = ends.is_none_or(|ends| self.rails.is_first_path(&known.locators, ends));
+        let is_first =
+            ends.is_none_or(|ends| self.rails.is_first_path(&known.peer().locators(), ends));
         if is_first { 0 } else { NO_PATH }
     }
 
@@ -192,7 +193,10 @@ impl SetupCx<'_> {
             ) => {
                 self.bulk.set_key(cx.core, lane, None);
                 if is_unconnected {
-                    cx.core.with_lane(lane, |it, cx| it.doubt_segments_lost(cx, lane));
+                    cx.core.with_lane(lane, |it, cx| {
+                        let listener = it.peer().locators().first();
+                        it.rails().doubt_segments_lost(cx, lane, listener);
+                    });
                 }
                 cx.lane_lost(lane, true, cause);
             }
@@ -222,7 +226,7 @@ impl SetupCx<'_> {
         let cx = &mut self.lanes;
         let entered = cx.core.enter(session);
         let entered = debug_assert_some!(entered, "attempts end with their session");
-        let step = entered.map(|(known, _)| decide(&mut known.connection, *cx.now_ns));
+        let step = entered.map(|(known, _)| decide(&mut known.connection_mut(), *cx.now_ns));
         cx.core.apply(session, step.unwrap_or(Step::Nothing), cx.completions);
     }
 
@@ -230,7 +234,7 @@ impl SetupCx<'_> {
         tracing::debug!(session, "control connection not migrated: {cause}");
         self.controls.take_moving(session);
         if let Some((known, _)) = self.lanes.core.enter(session) {
-            known.control_lane.handle_attempt_failed(*self.lanes.now_ns);
+            known.control_lane_mut().handle_attempt_failed(*self.lanes.now_ns);
         }
     }
 

@@ -77,7 +77,7 @@ impl Engine {
         observer: SocketAddr,
     ) {
         let known = self.state.core.session(session);
-        if known.is_none_or(|known| known.id != session_id) {
+        if known.is_none_or(|known| known.id() != session_id) {
             return;
         }
         self.read_to_end(session);

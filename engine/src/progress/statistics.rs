@@ -100,7 +100,7 @@ impl EngineState {
         let core = &self.core;
         let (mut all, mut omitted, mut asked) = (Vec::new(), 0, 0);
         for (id, session) in core.sessions().iter() {
-            if !session.is_connected() || session.engine == core.shared().engine() {
+            if !session.is_connected() || session.peer().id() == core.shared().engine() {
                 continue;
             }
             let control = self.controls.get(id.index() as u32);
@@ -112,14 +112,14 @@ impl EngineState {
                 let ends = ends.and_then(|key| driver.addresses(key));
                 ends.and_then(|ends| path_between(core, self.rails.used(), id, ends)).unwrap_or(at)
             });
-            for (at, path) in session.rails.paths.iter().enumerate() {
+            for (at, path) in session.rails().paths.iter().enumerate() {
                 if all.len() >= limit {
                     omitted += 1;
                     continue;
                 }
                 let mut statistics = statistics_of(session, path, now_ns);
                 statistics.eager_limit_bytes =
-                    session.segments.eager_limit_now(core.shared().config()).into();
+                    session.segments().eager_limit_now(core.shared().config()).into();
                 let rail = self.rails.chosen().get(statistics.rail);
                 (statistics.nic, statistics.local) = match rail {
                     Some(Rail { nic, address, .. }) => (nic.clone(), *address),
@@ -184,9 +184,9 @@ fn path_between(
     (near, far): (SocketAddr, SocketAddr),
 ) -> Option<usize> {
     let session = core.sessions().get(session)?;
-    let locator = session.locators.first();
-    (0..session.rails.paths.len()).find(|&at| {
-        session.rails.way(at as u8, locator).is_some_and(|(remote, rail)| {
+    let locator = session.peer().locators().first();
+    (0..session.rails().paths.len()).find(|&at| {
+        session.rails().way(at as u8, locator).is_some_and(|(remote, rail)| {
             let leaves = rails.get(usize::from(rail)).map(|rail| rail.address);
             remote.ip() == far.ip() && leaves.is_none_or(|leaves| leaves == near.ip())
         })
@@ -203,7 +203,7 @@ fn lanes_of<'a>(
 ) -> impl Iterator<Item = (Option<u32>, LaneKey)> + 'a {
     let control = control.filter(|&(_, stream_at)| stream_at == at);
     let control = control.and_then(|(control, _)| control.lane()).map(|key| (None, key));
-    let bulk = session.lanes.ids().iter().filter_map(move |&id| {
+    let bulk = session.lanes().ids().iter().filter_map(move |&id| {
         let lane = core.shared().lanes().get(id).filter(|lane| usize::from(lane.path()) == at)?;
         Some((Some(lane.number()), bulk.key_of(core, id)?))
     });
@@ -213,14 +213,14 @@ fn lanes_of<'a>(
 /// Returns the protocol's statistics of a path; the caller adds its NIC and its datagrams.
 fn statistics_of(session: &Session, path: &RailPair, now_ns: u64) -> PathStatistics {
     let (initiators, acceptors) = rails_of(path.number);
-    let rail = if session.connection.is_initiator() { initiators } else { acceptors };
+    let rail = if session.connection().is_initiator() { initiators } else { acceptors };
     let counters = path.counters();
     PathStatistics {
-        peer: Address::new(session.engine, session.locators, 0),
+        peer: Address::new(session.peer().id(), *session.peer().locators(), 0),
         rail: usize::from(rail),
         nic: String::new(),
-        local: session.locators.first().ip(),
-        remote: path.remote.unwrap_or(session.locators.first().ip()),
+        local: session.peer().locators().first().ip(),
+        remote: path.remote.unwrap_or(session.peer().locators().first().ip()),
         state: if path.is_usable { PathState::Active } else { PathState::Down },
         carries_messages: false,
         carries_datagrams: false,

@@ -16,9 +16,10 @@ impl EngineState {
             return;
         }
         let core = &self.core;
-        let session = core.session(slot).filter(|session| session.engine != core.shared().engine());
+        let session =
+            core.session(slot).filter(|session| session.peer().id() != core.shared().engine());
         if let Some(session) = session {
-            note(session.engine, self.transport_of(driver, slot), is_over);
+            note(session.peer().id(), self.transport_of(driver, slot), is_over);
         }
     }
 
@@ -37,11 +38,11 @@ impl EngineState {
         let mut nics: Vec<String> = Vec::new();
         let mut has_chunks = false;
         let session = self.core.session(slot);
-        for path in session.iter().flat_map(|session| &session.rails.paths) {
+        for path in session.iter().flat_map(|session| &session.rails().paths) {
             let counters = path.counters();
             has_chunks |= counters.bytes_sent + counters.bytes_received > 0;
             let (initiators, acceptors) = rails_of(path.number);
-            let is_initiator = session.is_some_and(|it| it.connection.is_initiator());
+            let is_initiator = session.is_some_and(|it| it.connection().is_initiator());
             let rail = if is_initiator { initiators } else { acceptors };
             let rail = self.rails.chosen().get(usize::from(rail));
             let nic = rail.map_or("a NIC of the route", |rail| &rail.nic);

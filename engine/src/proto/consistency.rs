@@ -16,10 +16,10 @@ impl Core {
         shared.ready.check();
         for (id, session) in sessions.iter() {
             let slot = id.index() as u32;
-            let has_deadline = session.connection.deadline_ns().is_some();
+            let has_deadline = session.connection().deadline_ns().is_some();
             let is_timed = shared.ready.has(slot, Work::Deadline);
             assert!(!has_deadline || is_timed, "session {slot} has a deadline, unlisted");
-            let has_keys = session.keys.is_some() || session.engine == shared.engine;
+            let has_keys = session.keys().is_some() || session.peer().id() == shared.engine;
             assert!(!session.is_connected() || has_keys, "session {slot} is connected, with keys");
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! An engine loop owns a [`Core`] and calls, from one thread:
 //!
-//! 1. commands of the user ([`Core::insert_peer`], the sends in [`super::send`], the receives in
+//! 1. commands of the user ([`Core::insert_peer`], the sends in [`super::session::send`], the receives in
 //!    [`super::receive`]) at any time;
 //! 2. `handle_*` for received data and events: [`Core::handle_bytes`] with the bytes of a control
 //!    lane, the chunk events in [`super::session::rendezvous`], connection events;
@@ -154,7 +154,7 @@ impl Core {
         let mut used = 0;
         // What follows the end of a session is not read.
         while let Some(session) = self.session(slot).filter(|it| it.is_connected()) {
-            let whole = if session.segments.has_checksums() {
+            let whole = if session.segments().has_checksums() {
                 split_checked(&bytes[used..])?
             } else {
                 split_segment(&bytes[used..])?
@@ -174,9 +174,11 @@ impl Core {
             return;
         }
         match self.enter(message.session) {
-            Some((session, mut cx)) if session.epoch == message.epoch || planted!(ForgetEpoch) => {
+            Some((session, mut cx))
+                if session.epoch() == message.epoch || planted!(ForgetEpoch) =>
+            {
                 session.return_credit(&mut cx, payload_bytes);
-                if session.segments.receive_credits().has_grown(&cx.shared.config) {
+                if session.segments().receive_credits().has_grown(&cx.shared.config) {
                     self.shrink_windows(message.session);
                 }
             }

@@ -38,7 +38,6 @@ mod question;
 pub(crate) mod ready;
 pub(crate) mod receive;
 pub(crate) mod regions;
-pub(crate) mod send;
 pub(crate) mod session;
 pub(crate) mod silence;
 pub(crate) mod table;

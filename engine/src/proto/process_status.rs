@@ -15,6 +15,7 @@
 //! Only *ended* has an effect, and only while the peer is silent: a stopped process is running.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 
 use super::context::Cx;
 use super::core::{Action, Core};
@@ -102,8 +103,11 @@ impl Processes {
     }
 
     /// Notes that the kernel has reported the end of an engine's process.
-    fn note_ended(&mut self, engine: u64) {
-        if self.ended.contains(&engine) {
+    ///
+    /// RR-END-8.
+    pub(crate) fn note_ended(&mut self, engine: u64) {
+        // An engine that is resolved by its address has no id yet.
+        if engine == 0 || self.ended.contains(&engine) {
             return;
         }
         if self.ended.len() >= ENDED_MAX {
@@ -149,7 +153,7 @@ impl Processes {
     fn note_silent(&mut self, slot: u32, session: &Session, since_ns: u64, now_ns: u64) {
         if let Some(index) = self.position_of(slot) {
             let known = &self.silent[index];
-            if (known.session_id, known.since_ns) == (session.id, since_ns) {
+            if (known.session_id, known.since_ns) == (session.id(), since_ns) {
                 return;
             }
             // It has answered meanwhile, or it is another one.
@@ -160,8 +164,8 @@ impl Processes {
         }
         self.silent.push(SilentPeer {
             slot,
-            session_id: session.id,
-            engine: session.engine,
+            session_id: session.id(),
+            engine: session.peer().id(),
             probes: 1,
             due_ns: now_ns,
             pause_ns: PAUSE_MIN_NS,
@@ -188,7 +192,7 @@ impl Processes {
     ) -> Option<bool> {
         let index = self.position_of(slot)?;
         let peer = &mut self.silent[index];
-        let session = session.filter(|session| session.id == peer.session_id);
+        let session = session.filter(|session| session.id() == peer.session_id);
         if session.and_then(|session| session.silent_since_ns(paths)).is_none() {
             self.remove_silent(index);
             return None;
@@ -215,12 +219,12 @@ impl Processes {
         let first = if peer.next_slot < slots { peer.next_slot } else { 0 };
         let as_asked = |slot: u32| {
             let other = sessions.at(slot as usize).filter(|other| {
-                other.answers_process_queries
+                other.peer().answers_process_queries()
                     && other.takes_control()
                     && shares_an_address(session, other)
                     && self.position_of(slot).is_none()
             })?;
-            Some((slot, other.id))
+            Some((slot, other.id()))
         };
         let observer = peer.observer.filter(|&(slot, id)| as_asked(slot) == Some((slot, id)));
         let mut asked: Vec<Asked> = observer.into_iter().collect();
@@ -287,16 +291,7 @@ impl Processes {
 impl Session {
     /// Returns whether one more control frame may wait.
     fn takes_control(&self) -> bool {
-        self.is_connected() && self.segments.control().len() < CONTROL_WAITING_MAX
-    }
-
-    /// Notes that this host's kernel has reported the end of the peer's process.
-    ///
-    /// RR-END-8.
-    pub(crate) fn note_process_ended(&self, cx: Cx<'_>) {
-        if self.engine != 0 {
-            cx.shared.processes.note_ended(self.engine);
-        }
+        self.is_connected() && self.segments().control().len() < CONTROL_WAITING_MAX
     }
 
     /// Checks whether the peer's engine has answered a probe; if not it is probed from now on, and
@@ -308,28 +303,30 @@ impl Session {
             cx.shared.processes.note_silent(cx.slot, self, since_ns, now_ns);
         }
     }
+}
 
+impl Cx<'_> {
     /// Handles an answer about a silent peer. One that was not asked for, or comes after the peer
-    /// has answered, has no effect.
+    /// has answered, has no effect. It comes from the session with this id, whose peer listens at
+    /// `observer`.
     ///
     /// RR-END-8.
     pub(super) fn handle_process_status(
-        &self,
-        mut cx: Cx<'_>,
+        &mut self,
+        (session_id, observer): (u64, SocketAddr),
         status: &ProcessStatus,
     ) -> Result<(), FrameError> {
         let (engine, status) = (status.engine.get(), status.status);
         if !matches!(status, UNKNOWN | RUNNING | ENDED) {
             return Err(FrameError::BadProcessStatus(status));
         }
-        let (from, processes) = ((cx.slot, self.id), &mut cx.shared.processes);
+        let (from, processes) = ((self.slot, session_id), &mut self.shared.processes);
         let Some(index) = processes.position_asked(from, engine) else {
-            cx.shared.counters.stale_frames += 1;
+            self.shared.counters.stale_frames += 1;
             return Ok(());
         };
         if let Some((session, session_id)) = processes.handle_status(index, from, status) {
-            let observer = self.locators.first();
-            cx.act(Action::ProcessEnded { session, session_id, observer });
+            self.act(Action::ProcessEnded { session, session_id, observer });
         }
         Ok(())
     }
@@ -344,7 +341,7 @@ impl Core {
         let session = self.shared.peers.find(&self.sessions, engine);
         // The process of a peer is observed as long as its engine shares memory with this one.
         let is_observed =
-            session.is_some_and(|(_, it)| it.is_connected() && it.segments.has_ring());
+            session.is_some_and(|(_, it)| it.is_connected() && it.segments().has_ring());
         let Some((session, mut cx)) = self.enter(slot) else { return };
         if !session.takes_control() || !cx.shared.processes.may_reply(slot, now_ns) {
             return;
@@ -370,7 +367,7 @@ impl Core {
         paths: &mut Paths,
     ) -> Decision {
         let session = self.sessions.at(slot as usize);
-        let engine = session.map_or(0, |session| session.engine);
+        let engine = session.map_or(0, |session| session.peer().id());
         let Some(is_asked_about) = self.shared.processes.judge(slot, session, now_ns, paths) else {
             return Decision::Nothing;
         };
@@ -388,8 +385,8 @@ impl Core {
 /// Returns whether two engines have announced one address, so that they may be of one host. Hosts
 /// with equal private addresses exist: their engines answer that they do not know.
 fn shares_an_address(one: &Session, other: &Session) -> bool {
-    let is_at = |ip| other.locators.iter().any(|its| its.ip() == ip);
-    one.locators.iter().any(|own| is_at(own.ip()))
+    let is_at = |ip| other.peer().locators().iter().any(|its| its.ip() == ip);
+    one.peer().locators().iter().any(|own| is_at(own.ip()))
 }
 
 impl ControlFrame {

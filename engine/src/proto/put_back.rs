@@ -40,7 +40,7 @@ impl Core {
             return true;
         }
         let Some(matcher) = endpoints.get_mut(endpoint) else { return false };
-        let epoch = self.sessions.at(remote.session as usize).map_or(0, |session| session.epoch);
+        let epoch = self.sessions.at(remote.session as usize).map_or(0, |session| session.epoch());
         let kind = Kind::Eager { report: 0, put_back: order };
         let message = Waiting { came_by: (remote.session, epoch), data, kind };
         let Some(message) = unexpected.insert_put_back(message, bytes) else { return false };

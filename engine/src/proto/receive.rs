@@ -9,8 +9,8 @@ use super::multi::Multi;
 use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::operations::Operations;
 use super::peers::PeerTable;
-use super::send::SendRefusal;
 use super::session::rendezvous::Offered;
+use super::session::send::SendRefusal;
 use super::session::{ControlFrame, Session};
 use super::table::Id;
 use super::unexpected::{Kind, Waiting};
@@ -162,7 +162,7 @@ impl Core {
         let SharedState { peers, endpoints, operations, .. } = &mut self.shared;
         let (selector, session) = request.selector(peers).ok()?;
         let known = self.sessions.at(session as usize);
-        let failed = known.is_some_and(|it| it.ending.to_report().is_some());
+        let failed = known.is_some_and(|it| it.ending().to_report().is_some());
         let (matcher, needs_peers) = endpoints.with_needs(request.endpoint)?;
         let may_not_wait = failed || needs_peers || matcher.unexpected_len() > 0;
         if may_not_wait || planted!(IgnoreSource) || !shortcut!("a receive that waits at once") {
@@ -204,9 +204,9 @@ impl Core {
         let remote = selector.source.unwrap_or(NO_REMOTE);
         let source = peers.at(remote).and_then(|it| self.sessions.at_mut(it.session as usize));
         if let Some(source) = source
-            && let Some(failure) = source.ending.report()
+            && let Some(failure) = source.ending_mut().report()
         {
-            let ended = Ended::Failed(failure, source.name_of(peers, remote));
+            let ended = Ended::Failed(failure, source.peer().name_of(peers, remote));
             return self.shared.end_unposted(id, ended, effects);
         }
         matcher.insert_posted(&mut operations.slots, id.index() as u32);
@@ -267,7 +267,7 @@ impl Core {
         let matcher = endpoints.get_mut(request.endpoint);
         let Some(kept) = matcher.and_then(|matcher| matcher.peek_unexpected(&selector)) else {
             let session = self.sessions.at(session as usize);
-            let failure = session.and_then(|it| it.ending.to_report().cloned());
+            let failure = session.and_then(|it| it.ending().to_report().cloned());
             return failure.map_or(Ok(None), |failure| Err(SendRefusal::Failed(failure)));
         };
         let found = unexpected.at(kept.message).zip(peers.id_at(kept.envelope.source));
@@ -303,7 +303,7 @@ impl Session {
         source: u16,
         payload_bytes: usize,
     ) -> Result<Option<u32>, FrameError> {
-        let Some(remote) = cx.shared.peers.remote_of(cx.slot, self, source) else {
+        let Some(remote) = cx.shared.peers.remote_of(cx.slot, self.peer_mut(), source) else {
             self.return_credit(cx, payload_bytes);
             return Err(FrameError::UnknownSource(source));
         };
@@ -326,7 +326,7 @@ impl Session {
         bytes: &[u8],
     ) -> Result<(), FrameError> {
         let SharedState { endpoints, unexpected, counters, actions, .. } = &mut *cx.shared;
-        let message = Waiting { came_by: (cx.slot, self.epoch), data, kind };
+        let message = Waiting { came_by: (cx.slot, self.epoch()), data, kind };
         let message = unexpected.insert(message, bytes);
         let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
         let matcher = endpoints.get_mut(target);
@@ -338,7 +338,8 @@ impl Session {
         if envelope.context == REQUESTS && actions.back() != Some(&Action::Requests) {
             actions.push_back(Action::Requests);
         }
-        self.extend_windows(cx);
+        let engine = self.peer().id();
+        self.segments_mut().extend_windows(cx, engine);
         Ok(())
     }
 
@@ -362,7 +363,7 @@ impl Session {
             }
             return Ok(());
         };
-        self.segments.note_message(now_ns);
+        self.segments_mut().note_message(now_ns);
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
         let envelope = MatchEnvelope { source: remote, context, tag };

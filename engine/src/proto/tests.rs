@@ -12,8 +12,8 @@ use super::hint::Hint;
 use super::keys::SessionKeys;
 use super::receive::ReceiveRequest;
 use super::regions::{Access, Refusal};
-use super::send::SendRequest;
 use super::session::segments::window::FRAMES_MAX;
+use super::session::send::SendRequest;
 use super::session::{ControlFrame, Limits, NOTHING};
 use super::sim::{
     self, ScriptedPeer, accept, lane_hello, locator, next_bytes, receive_request, send_request,
@@ -118,14 +118,12 @@ impl Core {
 
     /// Makes a lane ready, as the loop does when both sides agree on it.
     pub(super) fn make_lane_ready(&mut self, lane: Id, now_ns: u64) {
-        self.with_lane(lane, |it, mut cx| it.lanes.handle_ready(&mut cx, lane, now_ns));
+        self.with_lane(lane, |it, mut cx| it.lanes_mut().handle_ready(&mut cx, lane, now_ns));
     }
 
     /// Ends a lane, as the loop does when the peer has no space for it.
     pub(super) fn refuse_lane(&mut self, lane: Id, now_ns: u64) {
-        self.with_lane(lane, |it, mut cx| {
-            it.lanes.handle_refused(&mut cx, &mut it.rails, lane, now_ns)
-        });
+        self.with_lane(lane, |it, mut cx| it.handle_lane_refused(&mut cx, lane, now_ns));
     }
 }
 
@@ -164,7 +162,7 @@ impl Bench {
     /// Lets segments and chunks have checksums, or not.
     fn use_checksums(&mut self, has_checksums: bool) {
         let session = self.core.sessions.at_mut(self.slot as usize).unwrap();
-        session.segments.set_checksums(has_checksums);
+        session.segments_mut().set_checksums(has_checksums);
         self.there.has_checksums = has_checksums;
     }
 
@@ -311,7 +309,7 @@ fn invalid_segment_lengths_are_rejected_at_the_header() {
 fn frames_are_handled_once_within_the_window() {
     let mut bench = Bench::new(Config::for_tests());
     let expected = |bench: &Bench| {
-        bench.core.sessions.at(bench.slot as usize).unwrap().segments.expected_frame()
+        bench.core.sessions.at(bench.slot as usize).unwrap().segments().expected_frame()
     };
     bench.deliver(&eager(0, 8, 0)).unwrap();
     // The first one comes again; one is early, and the one before it arrives.
@@ -547,9 +545,9 @@ fn invalid_grants_do_not_accumulate_replies() {
         }
         let session = bench.core.sessions.at(bench.slot as usize).unwrap();
         assert!(
-            session.segments.control().len() <= 1,
+            session.segments().control().len() <= 1,
             "{} answers wait",
-            session.segments.control().len()
+            session.segments().control().len()
         );
     }
     assert_eq!(bench.transmit(), [frame::KIND_REFUSED]);
@@ -618,7 +616,7 @@ fn no_lane_joins_a_session_with_datagram_bulk() {
     let no_lane = lane_hello(PEER, SESSION, LANES_END);
     let joined = bench.core.join_as_lane(&no_lane, 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
-    bench.core.sessions.at_mut(bench.slot as usize).unwrap().bulk_in_datagrams = true;
+    bench.core.sessions.at_mut(bench.slot as usize).unwrap().set_bulk_in_datagrams(true);
     let joined = bench.core.join_as_lane(&lane_hello(PEER, SESSION, 3), 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
     assert_eq!(bench.core.shared.lanes.len(), 0);
@@ -628,6 +626,6 @@ fn no_lane_joins_a_session_with_datagram_bulk() {
     let joined = bench.core.join_as_lane(&forged, 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::WrongSecret);
     // And no number is used up.
-    bench.core.sessions.at_mut(bench.slot as usize).unwrap().bulk_in_datagrams = false;
+    bench.core.sessions.at_mut(bench.slot as usize).unwrap().set_bulk_in_datagrams(false);
     bench.lane();
 }

@@ -56,7 +56,7 @@ impl Run {
         }
         for (_, session) in core.sessions().iter().filter(|(_, session)| session.is_connected()) {
             let over = session
-                .segments
+                .segments()
                 .receive_credits()
                 .both()
                 .iter()
@@ -85,8 +85,8 @@ impl Run {
     /// Checks that every session that failed had a reason to, whether or not it was in use then.
     pub(super) fn check_failures(&self, core: &Core) -> Result<(), String> {
         for (_, session) in core.sessions().iter() {
-            if let Some(failure) = session.ending.failure() {
-                self.oracle.check_failure(core.shared().engine(), session.engine, failure)?;
+            if let Some(failure) = session.ending().failure() {
+                self.oracle.check_failure(core.shared().engine(), session.peer().id(), failure)?;
             }
         }
         Ok(())
@@ -116,7 +116,7 @@ impl Run {
             let core = engine.state.core();
             let mut sessions = core.sessions().iter().filter(|(_, session)| session.is_connected());
             sessions.any(|(_, session)| {
-                session.is_outlived() || !self.is_other_side_of(session.engine, session.id)
+                session.is_outlived() || !self.is_other_side_of(session.peer().id(), session.id())
             })
         })
     }
@@ -126,7 +126,7 @@ impl Run {
         (0..self.world.hosts()).filter_map(|host| self.world.look(host)).any(|engine| {
             let mut sessions = engine.state.core().sessions().iter();
             sessions.any(|(_, session)| {
-                is_trying(session.connection.phase()) && self.is_alive(session.engine)
+                is_trying(session.connection().phase()) && self.is_alive(session.peer().id())
             })
         })
     }
@@ -136,7 +136,7 @@ impl Run {
         let home = self.homes.get(&process).filter(|_| self.is_alive(process));
         home.and_then(|&host| self.world.look(host)).is_some_and(|engine| {
             let mut sessions = engine.state.core().sessions().iter();
-            sessions.any(|(_, session)| session.id == id && session.is_connected())
+            sessions.any(|(_, session)| session.id() == id && session.is_connected())
         })
     }
 
@@ -239,17 +239,17 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     }
     let (mut envelopes, mut bytes, mut segments) = (0, 0, 0);
     for (_, session) in core.sessions().iter() {
-        segments += session.segments.outstanding();
-        let is_clear = session.rendezvous.is_empty()
-            && (is_dead(session.engine) || session.rendezvous.is_at_rest())
-            && session.waiting.is_empty()
-            && session.segments.control().is_empty()
-            && (is_dead(session.engine) || session.segments.is_at_rest());
+        segments += session.segments().outstanding();
+        let is_clear = session.rendezvous().is_empty()
+            && (is_dead(session.peer().id()) || session.rendezvous().is_at_rest())
+            && session.waiting().is_empty()
+            && session.segments().control().is_empty()
+            && (is_dead(session.peer().id()) || session.segments().is_at_rest());
         if !is_clear {
             return fail("a session has something under way");
         }
         if session.is_connected() {
-            let credits = session.segments.receive_credits().both();
+            let credits = session.segments().receive_credits().both();
             if credits.iter().any(|credit| credit.held() != 0) {
                 return fail("credit is not back");
             }
@@ -261,7 +261,7 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
         return fail("segments are kept that no session has");
     }
     let sessions = core.sessions().iter();
-    let trying = sessions.filter(|(_, session)| is_trying(session.connection.phase())).count();
+    let trying = sessions.filter(|(_, session)| is_trying(session.connection().phase())).count();
     if core.shared().offers().open() > trying + engine.state.pending_handshakes() {
         return fail("windows are kept for sessions that are not being made");
     }

@@ -155,7 +155,7 @@ impl Run {
     /// Why the session of a host's process with another process failed.
     fn failure_of(&self, host: usize, other: Process) -> Option<&PeerFailure> {
         let core = self.world.look(host)?.state.core();
-        core.sessions().at(core.shared().peers().session_of(other)? as usize)?.ending.failure()
+        core.sessions().at(core.shared().peers().session_of(other)? as usize)?.ending().failure()
     }
 
     /// Ends a process that sent a goodbye. Where the goodbye was answered, all before it has come.
@@ -179,9 +179,9 @@ impl Run {
             let sessions = engine.state.core().sessions().iter();
             // What still waits is not before the goodbye.
             let by_datagrams = sessions.filter(|(_, session)| {
-                session.segments.has_datagrams() && session.waiting.is_empty()
+                session.segments().has_datagrams() && session.waiting().is_empty()
             });
-            let others = by_datagrams.map(|(_, session)| session.engine);
+            let others = by_datagrams.map(|(_, session)| session.peer().id());
             let at_peace = others.filter(|&other| !self.oracle.is_tainted(process, other));
             self.residents[host].at_peace = at_peace.collect();
         }

@@ -102,7 +102,7 @@ fn lanes_of_several_paths_that_carry_nothing_do_not_keep_each_other_alive() {
     pass(&mut world, 10 * MILLISECOND);
     let number = |world: &World| {
         let sessions = world.look(0).unwrap().state.core().sessions();
-        sessions.iter().map(|(_, session)| session.lanes.next_number()).max().unwrap()
+        sessions.iter().map(|(_, session)| session.lanes().next_number()).max().unwrap()
     };
     request_lanes(&mut world);
     pass(&mut world, 10 * MILLISECOND);
@@ -165,7 +165,7 @@ fn a_peer_that_asks_while_it_has_lanes_gets_another_one_when_these_are_closed_fo
     pass(&mut world, 10 * MILLISECOND);
     let next_lane = |world: &World| {
         let sessions = world.look(0).unwrap().state.core().sessions();
-        sessions.iter().map(|(_, session)| session.lanes.next_number()).max()
+        sessions.iter().map(|(_, session)| session.lanes().next_number()).max()
     };
     assert_eq!(next_lane(&world), Some(2));
     request_lanes(&mut world);

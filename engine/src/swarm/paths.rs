@@ -287,7 +287,7 @@ fn a_session_leaves_tcp_as_soon_as_its_path_is_good() {
         assert!(is_clear(&world), "TCP goes on");
     }
     let core = world.look(0).unwrap().state.core();
-    let waiting = core.session(0).unwrap().segments.waiting_bytes();
+    let waiting = core.session(0).unwrap().segments().waiting_bytes();
     assert!(waiting > 0, "there would have been something to send");
 }
 
@@ -313,7 +313,7 @@ fn goodbyes_by_datagrams_are_answered() {
             let failures: Vec<_> = core
                 .sessions()
                 .iter()
-                .map(|(_, session)| session.ending.failure().cloned())
+                .map(|(_, session)| session.ending().failure().cloned())
                 .collect();
             assert_eq!(failures, [Some(expected)], "seed {seed}, host {host}");
         }
@@ -329,7 +329,7 @@ fn a_peer_that_is_inserted_again_while_its_session_ends_is_sent_to_by_the_next_o
         warm_up(&mut world);
         world.net.borrow_mut().datagram_impairments.loss_ppm = loss_ppm;
         let target = peer(&mut world, 0, 1);
-        let epoch = |world: &World| world.look(0).unwrap().state.core().session(0).unwrap().epoch;
+        let epoch = |world: &World| world.look(0).unwrap().state.core().session(0).unwrap().epoch();
         let before = epoch(&world);
         let engine = world.engine(0).unwrap();
         engine.state.with_core(|core, ended| core.remove_peer(target, ended));
@@ -517,7 +517,7 @@ fn a_path_that_fails_from_the_start_is_reported() {
         });
         let is_initiator = [0, 1].map(|host| {
             let core = world.look(host).unwrap().state.core();
-            core.sessions().iter().any(|(_, session)| session.connection.is_initiator())
+            core.sessions().iter().any(|(_, session)| session.connection().is_initiator())
         });
         let expected = [0, 1].map(|host| match (is_initiator[host], [outward, inward][1 - host]) {
             (true, _) => Some(PathCause::ProbesLost),

@@ -22,9 +22,9 @@ use crate::proto::hint::Hint;
 #[cfg(test)]
 use crate::proto::operation::OperationState;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::SendRequest;
 use crate::proto::session::connection::Retry;
 use crate::proto::session::control_lane::SilentTimeout;
+use crate::proto::session::send::SendRequest;
 use crate::proto::table::Id;
 use crate::types::{Completion, Error, Event, Peer, PeerFailure};
 
@@ -715,9 +715,10 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
             );
             assert!(is_given_up, "seed {seed}: {:?}", completions[0].result);
         }
-        let before = world.look(0).unwrap().state.core().sessions().iter().next().unwrap().1.epoch;
+        let before =
+            world.look(0).unwrap().state.core().sessions().iter().next().unwrap().1.epoch();
         talk(&mut world, [0, 1], "after");
-        let after = world.look(0).unwrap().state.core().sessions().iter().next().unwrap().1.epoch;
+        let after = world.look(0).unwrap().state.core().sessions().iter().next().unwrap().1.epoch();
         assert_eq!(before, after, "the session went on");
         (0..2).for_each(|host| check_at_rest(world.look(host).unwrap()).unwrap());
     }

@@ -12,7 +12,7 @@ use crate::progress::post::{Memory, PostResult};
 use crate::progress::posting::PostTarget;
 use crate::progress::shared_engine::SharedEngine;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::SendRequest;
+use crate::proto::session::send::SendRequest;
 use crate::types::{Completion, Error, OperationId, OperationKind};
 
 /// An operation that a thread posts.

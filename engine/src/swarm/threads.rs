@@ -26,7 +26,7 @@ use crate::progress::post::Memory;
 use crate::progress::shared_engine::SharedEngine;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::SendRequest;
+use crate::proto::session::send::SendRequest;
 use crate::types::{Completion, OperationId, OperationKind};
 
 /// Events that a bout plans for itself: its number and its host are below.

@@ -186,9 +186,9 @@ fn liar(envelopes: u32, bytes: u32) -> Option<PeerFailure> {
     let slot = core.destination(target).unwrap().session;
     let session = core.session_mut(slot).unwrap();
     // All of its credit, and what it gives itself.
-    let credits = *session.segments.send_credits();
+    let credits = *session.segments().send_credits();
     let (left, left_bytes) = (credits.envelopes_left(), credits.bytes_left());
-    session.segments.set_send_credits(credits.forged(envelopes, bytes), 0);
+    session.segments_mut().set_send_credits(credits.forged(envelopes, bytes), 0);
     let count = left + envelopes;
     let total = if envelopes > 0 { 0 } else { left_bytes + bytes };
     let limit = config().eager_limit;
@@ -263,7 +263,7 @@ fn messages_without_receives_stay_within_the_bound_of_all_peers() {
     }
     pass(&mut world, 10 * MILLISECOND);
     let core = world.look(0).unwrap().state.core();
-    let of = |session: &Session| *session.segments.receive_credits().both()[1];
+    let of = |session: &Session| *session.segments().receive_credits().both()[1];
     let windows = core.sessions().iter().map(|(_, it)| u64::from(of(it).window()));
     let windows: u64 = windows.sum();
     let held: u64 = core.sessions().iter().map(|(_, it)| u64::from(of(it).held())).sum();

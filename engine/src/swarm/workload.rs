@@ -15,7 +15,7 @@ use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::operation::OperationState;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::SendRequest;
+use crate::proto::session::send::SendRequest;
 use crate::proto::table::Id;
 use crate::types::{Error, OperationKind, Peer, Status};
 
@@ -70,7 +70,7 @@ impl Run {
     fn place_of(engine: &Engine, peer: Peer) -> Option<Place> {
         let core = engine.state.core();
         let remote = core.shared().peers().get(peer.0)?;
-        Some((core.session(remote.session)?.engine, remote.endpoint))
+        Some((core.session(remote.session)?.peer().id(), remote.endpoint))
     }
 
     /// A process does something.
@@ -487,7 +487,7 @@ impl Run {
             // One that pulls ends when the kernel lets go of its memory.
             let is_at_rest =
                 core.shared().lanes().len() == 0 && self.world.net.borrow().busy_pieces() == 0;
-            if is_at_rest && session.is_some_and(|session| session.ending.failure().is_some()) {
+            if is_at_rest && session.is_some_and(|session| session.ending().failure().is_some()) {
                 return Err(format!("receive {index} waits for a peer that failed: {it:?}"));
             }
         }

@@ -57,7 +57,8 @@ impl ControlLanes {
                 0 => &self.receive_buffer[..got],
                 _ => control.partial.with(got),
             };
-            let owed = cx.core.session(session).map_or(0, |it| it.segments.unacknowledged_bytes());
+            let owed =
+                cx.core.session(session).map_or(0, |it| it.segments().unacknowledged_bytes());
             let used = match cx.core.handle_bytes(session, bytes, *cx.now_ns, cx.completions) {
                 Ok(used) => used,
                 Err(error) => return StreamRead::Invalid(error),
@@ -65,7 +66,7 @@ impl ControlLanes {
             if (have > 0 || used < got)
                 && let Some((known, _)) = cx.core.enter(session)
             {
-                known.control_lane.note_bytes(used > 0 || have == 0);
+                known.control_lane_mut().note_bytes(used > 0 || have == 0);
             }
             match have {
                 0 => control.partial.extend(&self.receive_buffer[used..got]),
@@ -75,7 +76,7 @@ impl ControlLanes {
                 control.partial.clear();
             }
             let comes = has_path
-                && cx.core.session(session).map_or(0, |it| it.segments.unacknowledged_bytes())
+                && cx.core.session(session).map_or(0, |it| it.segments().unacknowledged_bytes())
                     != owed;
             control.is_streaming |= comes;
             if !control.partial.is_empty() {

@@ -114,7 +114,7 @@ impl LaneCx<'_> {
 impl ControlLanes {
     /// Notes that data was sent on the control lane of a session.
     fn expect_answer(&mut self, session: u32, core: &mut Core) {
-        core.with(session, |it, _| it.control_lane.expect_answer());
+        core.with(session, |it, _| it.control_lane_mut().expect_answer());
         self.await_something(session);
     }
 
@@ -139,7 +139,7 @@ impl ControlLanes {
             }
             if sent > 0 {
                 happened = true;
-                core.with(session, |it, _| it.control_lane.expect_answer());
+                core.with(session, |it, _| it.control_lane_mut().expect_answer());
             }
             let unsent = &mut control.unsent;
             // A long one has a call of its own.
@@ -174,7 +174,7 @@ impl ControlLanes {
                     break;
                 }
                 if control.long_bytes_left(poll) == 0 {
-                    if cx.core.session(session).is_some_and(|it| it.segments.has_long()) {
+                    if cx.core.session(session).is_some_and(|it| it.segments().has_long()) {
                         cx.core.with(session, |_, cx| cx.flush_after_others());
                     }
                     break;
@@ -241,7 +241,7 @@ impl ControlLanes {
             debug_assert!(false, "a message was staged for the session");
             return;
         };
-        let whole = it.segments.fill_last(bytes);
+        let whole = it.segments_mut().fill_last(bytes);
         if sent < length {
             control.unsent.extend_from_slice(&whole[sent..]);
         }
@@ -249,7 +249,7 @@ impl ControlLanes {
             self.expect_answer(session, cx.core);
         }
         cx.note_streamed(session);
-        cx.core.with(session, |it, cx| it.segments.flush_if_waiting(cx));
+        cx.core.with(session, |it, cx| it.segments().flush_if_waiting(cx));
     }
 
     /// Sends the rest of a partially sent segment, which has to follow, whichever lane is next.
@@ -321,7 +321,8 @@ impl ControlLanes {
         core: &mut Core,
         driver: &mut AnyDriver,
     ) {
-        let ack = core.with(session, |it, _| it.segments.take_final_ack()).unwrap_or_default();
+        let ack =
+            core.with(session, |it, _| it.segments_mut().take_final_ack()).unwrap_or_default();
         let control = self.of(session);
         let Some(lane) = control.lane.filter(|_| !ack.is_empty()) else { return };
         // The rest of a partially sent segment has to precede it.

@@ -243,8 +243,8 @@ impl Engine {
         let ours = state.datagrams.announced;
         let known = state.core.session(session);
         // Without keys it has ended already.
-        let Some(known) = known.filter(|known| known.keys.is_some()) else { return };
-        let has_bulk = known.bulk_in_datagrams;
+        let Some(known) = known.filter(|known| known.keys().is_some()) else { return };
+        let has_bulk = known.bulk_in_datagrams();
         let bytes_max = usize::from(ours.bytes.min(theirs.bytes));
         let (port, takes_trains) = (theirs.port, !theirs.as_frames);
         let has_datagrams = ours.port != 0
@@ -458,14 +458,14 @@ impl LaneCx<'_> {
         // Without datagrams it has no path.
         let path = self.paths.first_path(session);
         if let Some((known, (name, address))) = known.zip(path)
-            && let Some(keys) = debug_assert_some!(known.keys.as_ref(), "its paths use them")
+            && let Some(keys) = debug_assert_some!(known.keys(), "its paths use them")
         {
             self.driver.connect_peer(LocalPeer {
                 session: name,
-                engine: known.engine,
+                engine: known.peer().id(),
                 address,
                 key: keys.shared_memory(),
-                is_initiator: known.connection.is_initiator(),
+                is_initiator: known.connection().is_initiator(),
             });
         }
     }

@@ -135,7 +135,7 @@ impl Engine {
             }
             state.controls.of(session).set_refused(false);
             state.rings.are_read |= is_up;
-            state.core.with(session, |it, cx| it.segments.flush_if_waiting(cx));
+            state.core.with(session, |it, cx| it.segments().flush_if_waiting(cx));
             self.state.note_transport(&self.driver, session, false);
             if !is_up {
                 self.handle_lane_event(session, LaneEvent::RingEnded);

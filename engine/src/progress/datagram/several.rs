@@ -24,14 +24,14 @@ impl LaneCx<'_> {
     ///
     /// RR-RAIL-2.
     pub(in crate::progress) fn pair_rails(&mut self, session: u32) {
-        self.core.with(session, |it, cx| it.rails.describe_first_path(&cx));
+        self.core.with(session, |it, cx| it.rails_mut().describe_first_path(&cx));
         let core = &self.core;
         let Some(known) = core.session(session) else {
             debug_assert!(false, "an outstanding action keeps the slot of its session in use");
             return;
         };
-        let Some(theirs) = known.rails.theirs() else { return };
-        if !known.connection.is_initiator() || !known.is_connected() {
+        let Some(theirs) = known.rails().theirs() else { return };
+        if !known.connection().is_initiator() || !known.is_connected() {
             return;
         }
         let ours = core.shared().rails();
@@ -43,11 +43,11 @@ impl LaneCx<'_> {
         for (our, their) in pairs(ours, &theirs, reach) {
             let number = path_number(our as u8, their as u8);
             let Some(at) =
-                self.core.enter(session).and_then(|(it, cx)| it.rails.add_path(&cx, number))
+                self.core.enter(session).and_then(|(it, cx)| it.rails_mut().add_path(&cx, number))
             else {
                 continue;
             };
-            if self.core.session(session).is_some_and(|it| it.segments.has_datagrams()) {
+            if self.core.session(session).is_some_and(|it| it.segments().has_datagrams()) {
                 self.paths.open_other_path(self.core, *self.now_ns, session, number, at);
             } else {
                 // Without datagrams no probe is possible: a lane that connects proves its path.

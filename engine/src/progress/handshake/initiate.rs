@@ -65,14 +65,14 @@ impl Handshakes {
     ) {
         let core = &mut cx.lanes.core;
         let entered = core.enter(session);
-        let wanted = entered.filter(|(it, _)| it.connection.phase() == Phase::Connecting);
+        let wanted = entered.filter(|(it, _)| it.connection().phase() == Phase::Connecting);
         let Some((known, mut of_it)) = wanted else {
             // The session was abandoned, established otherwise, or took too long: the loop is about
             // to drop the attempt, and its hello must not reserve a window.
             return;
         };
-        let (target, answered) = (known.engine, known.connection.answered());
-        let ours = known.offer_in_hello(&mut of_it, self.new_session_id());
+        let (target, answered) = (known.peer().id(), known.connection().answered());
+        let ours = known.peer_mut().offer_in_hello(&mut of_it, self.new_session_id());
         let epoch = core.shared_mut().peers_mut().next_epoch();
         let mut hello = cx.hello(target, KIND_CONTROL, ours);
         (hello.epoch, hello.answered) = (epoch.into(), answered.into());
@@ -82,7 +82,7 @@ impl Handshakes {
             return;
         }
         if let Some((known, _)) = cx.lanes.core.enter(session) {
-            known.connection.handle_connected(*cx.lanes.now_ns, epoch);
+            known.connection_mut().handle_connected(*cx.lanes.now_ns, epoch);
         }
         let partial = PartialMessage::new();
         cx.await_reply(key, ConnectionRole::AwaitReply { session, ours, initiator, partial });
@@ -93,11 +93,11 @@ impl Handshakes {
         let nonce = self.random.random();
         let bulk = cx.lanes.core.shared().lanes().get(lane)?;
         let known = cx.lanes.core.session(bulk.session())?;
-        let keys = known.keys.as_ref()?;
-        let ours = Limits { session: known.id, ..NOTHING };
-        let mut hello = cx.hello(known.engine, KIND_BULK, ours);
+        let keys = known.keys()?;
+        let ours = Limits { session: known.id(), ..NOTHING };
+        let mut hello = cx.hello(known.peer().id(), KIND_BULK, ours);
         hello.lane = bulk.number().into();
-        hello.path = known.rails.path(bulk.path())?.number.into();
+        hello.path = known.rails().path(bulk.path())?.number.into();
         Some(Box::new(Initiator::join(keys, hello, nonce, remote)))
     }
 
@@ -106,25 +106,25 @@ impl Handshakes {
         let nonce = self.random.random();
         let is_awaited = cx.controls.moving(session) == Some(key);
         let known = cx.lanes.core.session(session).filter(|_| is_awaited);
-        let Some(at) = known.and_then(|known| known.control_lane.attempt_at()) else {
+        let Some(at) = known.and_then(|known| known.control_lane().attempt_at()) else {
             return cx.handle_connect_failed(key, "it is not needed any more");
         };
         let number = cx.lanes.core.enter(session).and_then(|(it, _)| {
-            let path = it.rails.path(at)?.number;
-            Some((it.lanes.take_number()?, path))
+            let path = it.rails().path(at)?.number;
+            Some((it.lanes_mut().take_number()?, path))
         });
         let known = cx.lanes.core.session(session);
-        let known = known.and_then(|known| Some((known, known.keys.as_ref()?)));
+        let known = known.and_then(|known| Some((known, known.keys()?)));
         let (Some((number, path)), Some((known, keys))) = (number, known) else {
             return cx.handle_connect_failed(key, "its session has ended");
         };
-        let ours = Limits { session: known.id, ..NOTHING };
-        let mut hello = cx.hello(known.engine, KIND_MOVE, ours);
+        let ours = Limits { session: known.id(), ..NOTHING };
+        let mut hello = cx.hello(known.peer().id(), KIND_MOVE, ours);
         (hello.lane, hello.path) = (number.into(), path.into());
         let initiator = Box::new(Initiator::join(keys, hello, nonce, remote));
         if cx.say_hello(key, initiator.hello()) {
             if let Some((known, _)) = cx.lanes.core.enter(session) {
-                known.control_lane.handle_attempt_connected();
+                known.control_lane_mut().handle_attempt_connected();
             }
             let partial = PartialMessage::new();
             cx.await_reply(key, ConnectionRole::MoveAwaitReply { session, initiator, partial });
@@ -153,14 +153,14 @@ impl Handshakes {
         };
         if status == HelloStatus::WrongEngine
             && let Some(locators) = Locators::from_wire(&reply.address)
-            && cx.lanes.core.session(session).is_some_and(|it| it.is_of_place(&locators))
+            && cx.lanes.core.session(session).is_some_and(|it| it.peer().is_at_place(&locators))
         {
             cx.drop_attempt(session);
             let (engine, now_ns) = (reply.address.engine.get(), *cx.lanes.now_ns);
             cx.lanes.core.adopt(session, engine, locators, now_ns, cx.lanes.completions);
             return None;
         }
-        let connection = &mut cx.lanes.core.enter(session)?.0.connection;
+        let connection = cx.lanes.core.enter(session)?.0.connection_mut();
         let theirs = Limits {
             session: ours.session,
             envelope_limit: reply.envelope_limit.get(),
@@ -195,7 +195,7 @@ impl Handshakes {
         let core = &mut cx.lanes.core;
         let bulk = core.shared().lanes().get(lane);
         let session = bulk.and_then(|bulk| core.session(bulk.session()));
-        let Some(keys) = session.and_then(|session| session.keys.as_ref()) else {
+        let Some(keys) = session.and_then(|session| session.keys()) else {
             return cx.handle_connect_failed(key, "its session is over");
         };
         match initiator.handle_join_reply(&self.keys, keys, reply) {
@@ -204,7 +204,7 @@ impl Handshakes {
                 cx.bulk.set_key(core, lane, None);
                 let now_ns = *cx.lanes.now_ns;
                 core.with_lane(lane, |it, mut cx| {
-                    it.lanes.handle_refused(&mut cx, &mut it.rails, lane, now_ns);
+                    it.handle_lane_refused(&mut cx, lane, now_ns);
                 });
                 cx.lanes.close(key, CloseMode::Graceful);
             }
@@ -223,7 +223,7 @@ impl Handshakes {
         cx: &mut SetupCx<'_>,
     ) -> Option<LaneEvent> {
         let known = cx.lanes.core.session(session);
-        let Some(keys) = known.and_then(|known| known.keys.as_ref()) else {
+        let Some(keys) = known.and_then(|known| known.keys()) else {
             cx.handle_connect_failed(key, "its session has ended");
             return None;
         };

@@ -13,8 +13,8 @@ use crate::progress::one_sided;
 use crate::progress::outside::Ticket;
 use crate::progress::post::{Memory, PostResult, Refused, kind_of};
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::SendRequest;
 use crate::proto::session::one_sided::origin::OneSidedRequest;
+use crate::proto::session::send::SendRequest;
 use crate::proto::table::Id;
 use crate::types::OperationKind;
 

@@ -13,8 +13,8 @@ use crate::progress::post::{Memory, PostResult, Refused, beyond_inject_limit};
 use crate::progress::posting::{PostTarget, named};
 use crate::progress::shared::{self, CombinerGuard};
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::SendRequest;
 use crate::proto::session::one_sided::origin::OneSidedRequest;
+use crate::proto::session::send::SendRequest;
 use crate::types::{Error, OperationId, OperationName};
 
 /// The lock of an engine.

@@ -11,8 +11,8 @@ use crate::proto::keys::SessionKeys;
 use crate::proto::peers::Admission;
 use crate::proto::ready::Work;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::{SendRefusal, SendRequest};
 use crate::proto::session::connection::Retry;
+use crate::proto::session::send::{SendRefusal, SendRequest};
 use crate::proto::session::{ControlFrame, Limits, NOTHING};
 use crate::proto::sim::{
     ScriptedPeer, lane_hello, locator, receive_request, send_request, stage_empty,
@@ -380,16 +380,16 @@ impl FuzzedEngine {
                 self.core.connect(slot, self.now_ns);
                 return;
             }
-            (_, 0) => known.connection.handle_attempt_failed(self.now_ns, "refused"),
+            (_, 0) => known.connection_mut().handle_attempt_failed(self.now_ns, "refused"),
             (Attempt::Connecting, _) => {
-                known.connection.handle_connected(self.now_ns, 1);
+                known.connection_mut().handle_connected(self.now_ns, 1);
                 self.attempt = Attempt::AwaitReply(ours);
                 return;
             }
             (Attempt::AwaitReply(ours), _) => {
                 let status = HelloStatus::from_wire(script.byte() % 12);
                 let status = status.unwrap_or(HelloStatus::Malformed);
-                let step = known.connection.handle_reply(self.now_ns, status);
+                let step = known.connection_mut().handle_reply(self.now_ns, status);
                 if known.is_connected() {
                     let limits = [script.u32() >> (script.byte() % 32), script.u32(), 1000];
                     let [envelope_limit, byte_limit, eager_limit] = limits;
@@ -567,10 +567,10 @@ impl FuzzedEngine {
 
     /// Fails a path, and restores it, at each call.
     fn pair_rails(&mut self, session: u32) {
-        self.core.with(session, |it, cx| it.rails.describe_first_path(&cx));
+        self.core.with(session, |it, cx| it.rails_mut().describe_first_path(&cx));
         for number in 0..4 {
             if let Some(at) =
-                self.core.enter(session).and_then(|(it, cx)| it.rails.add_path(&cx, number))
+                self.core.enter(session).and_then(|(it, cx)| it.rails_mut().add_path(&cx, number))
             {
                 self.core.with(session, |it, mut cx| it.path_ready(&mut cx, at, self.now_ns));
             }
@@ -607,8 +607,9 @@ impl FuzzedEngine {
                 Action::Ended { session, .. } => assert_ne!(session, self.sound_slot),
                 Action::Reconnect { session } => {
                     assert_ne!(session, self.sound_slot);
-                    self.core
-                        .with(session, |it, mut cx| it.connection.connect(&mut cx, self.now_ns));
+                    self.core.with(session, |it, mut cx| {
+                        it.connection_mut().connect(&mut cx, self.now_ns)
+                    });
                 }
             }
         }

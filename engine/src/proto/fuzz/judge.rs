@@ -18,9 +18,9 @@ impl FuzzedEngine {
         assert!(core.shared.lanes.len() <= config.bulk_lanes_max);
         let sound = core.sessions.at(self.sound_slot as usize).unwrap();
         assert!(
-            sound.is_connected() && sound.ending.failure().is_none(),
+            sound.is_connected() && sound.ending().failure().is_none(),
             "{:?}",
-            sound.ending.failure()
+            sound.ending().failure()
         );
         // A payload takes less than twice its length, or 64 bytes.
         let held_max = 2 * config.unexpected_bytes + 64 * config.unexpected_messages;
@@ -29,10 +29,10 @@ impl FuzzedEngine {
             // At most one reply per operation and message, one grant or refusal per lane.
             let answers = config.operations_max + config.envelope_credits as usize;
             let grants = config.bulk_lanes_max * (1 + config.horizon_chunks as usize);
-            let count = session.segments.control().len();
+            let count = session.segments().control().len();
             assert!(count <= answers + grants + 1, "{count} frames wait for the peer");
-            assert!(session.lanes.ids().len() <= config.bulk_lanes_max);
-            assert!(session.waiting.len() <= config.send_queue_ops);
+            assert!(session.lanes().ids().len() <= config.bulk_lanes_max);
+            assert!(session.waiting().len() <= config.send_queue_ops);
         }
         self.check_reserved();
     }
@@ -41,15 +41,17 @@ impl FuzzedEngine {
     fn check_reserved(&self) {
         let core = &self.core;
         let live = || core.sessions.iter().filter(|(_, session)| session.is_connected());
-        let mut envelopes: u64 =
-            live().map(|(_, it)| u64::from(it.segments.receive_credits().both()[0].window())).sum();
-        let mut bytes: u64 =
-            live().map(|(_, it)| u64::from(it.segments.receive_credits().both()[1].window())).sum();
+        let mut envelopes: u64 = live()
+            .map(|(_, it)| u64::from(it.segments().receive_credits().both()[0].window()))
+            .sum();
+        let mut bytes: u64 = live()
+            .map(|(_, it)| u64::from(it.segments().receive_credits().both()[1].window()))
+            .sum();
         // The store's indices are dense and its bound is known.
         let stored = (0..2000).filter_map(|index| core.shared.unexpected.at(index));
         for message in stored {
             let session = core.sessions.at(message.session as usize).unwrap();
-            if session.epoch != message.epoch {
+            if session.epoch() != message.epoch {
                 envelopes += 1;
                 bytes += message.payload().len() as u64;
             }
@@ -62,7 +64,7 @@ impl FuzzedEngine {
         self.turn();
         let slot = self.sound_slot;
         let session = self.core.sessions.at(slot as usize).unwrap();
-        assert!(session.segments.control().is_empty(), "it waits for others");
+        assert!(session.segments().control().is_empty(), "it waits for others");
         assert!(self.unsent[1].is_empty(), "it waits for others");
         let left = self.sound_limit.wrapping_sub(self.sound_messages);
         assert!(left > 0 && left <= u32::MAX / 2, "the sound peer gets no credit: {left}");

@@ -140,7 +140,7 @@ impl PathTable {
                     path.drain_deferred(session, &mut cx, effects);
                 }
                 if paths.has_datagrams() {
-                    session.segments.flush_if_waiting(cx.cx());
+                    session.segments().flush_if_waiting(cx.cx());
                 }
             }
         }
@@ -159,7 +159,7 @@ impl Paths {
             had_update |= path.drain(session, &mut cx, effects);
         }
         if had_update {
-            session.segments.flush_if_waiting(cx.cx());
+            session.segments().flush_if_waiting(cx.cx());
         }
     }
 }

@@ -68,7 +68,7 @@ impl PathTable {
                 return false;
             }
             let mut session = core.enter(it.session).map(|(session, _)| session);
-            let frames = session.as_deref().map_or(0, |it| it.segments.frames_moved());
+            let frames = session.as_deref().map_or(0, |it| it.segments().frames_moved());
             let traffic = paths.traffic().wrapping_add(frames);
             if traffic != it.traffic || it.since_ns == 0 {
                 (it.traffic, it.since_ns) = (traffic, now_ns);

@@ -83,7 +83,7 @@ impl Paths {
             return;
         }
         let slot = cx.slot();
-        let streamed_bytes = session.segments.delivered_by_stream();
+        let streamed_bytes = session.segments().delivered_by_stream();
         if std::mem::replace(&mut self.streamed_bytes, streamed_bytes) != streamed_bytes {
             self.streamed_ns = now_ns;
         }
@@ -102,8 +102,8 @@ impl Paths {
             let path = debug_assert_some!(self.get_mut(index), "the paths stay where they are");
             let Some(path) = path else { break };
             let mut evidence = path.evidence();
-            (evidence.bulk_ns, evidence.is_stalled) = session.lanes.evidence(
-                &session.rails,
+            (evidence.bulk_ns, evidence.is_stalled) = session.lanes().evidence(
+                &session.rails(),
                 &cx.cx.shared.lanes,
                 path.position(),
                 now_ns,
@@ -154,13 +154,13 @@ impl Paths {
         self.choose_primary(session, cx, now_ns);
         if was_open && self.primary_at().is_none() {
             // By TCP, as far as possible: segments in flight may be lost with the path.
-            session.segments.resend_all(cx.cx(), false);
+            session.segments_mut().resend_all(cx.cx(), false);
         }
     }
 
     /// Selects the control lane for long messages, or not.
     pub(super) fn choose_stream(&self, session: &mut Session, cx: Cx<'_>) {
-        let is_there = !session.control_lane.is_lost()
+        let is_there = !session.control_lane().is_lost()
             && (!self.are_several() || self.primary_at() == Some(self.stream_at));
         let has_stream = is_there && cx.shared.config.eager_by_stream;
         session.use_stream(cx, has_stream);
@@ -191,7 +191,7 @@ impl Paths {
         };
         // The first path exists from the start where the control lane uses it.
         let is_by_tcp = |at: usize| usize::from(self.stream_at) == at;
-        let all = session.rails.paths.iter().enumerate();
+        let all = session.rails().paths.iter().enumerate();
         let mute = all.filter(|&(at, path)| path.is_usable && !has_answered(at) && !is_by_tcp(at));
         let mute: Vec<usize> = mute.map(|(at, _)| at).collect();
         for at in mute {
@@ -216,12 +216,16 @@ impl Paths {
             PathPhase::Suspect | PathPhase::Down => session.path_lost(cx, at.into(), now_ns),
             PathPhase::Probing => {}
         }
-        session.rails.note_change(usize::from(at), change.cause, now_ns);
-        let remote = session.rails.paths.get(usize::from(at)).and_then(|path| path.remote);
+        session.rails_mut().note_change(usize::from(at), change.cause, now_ns);
+        let remote = session.rails().paths.get(usize::from(at)).and_then(|path| path.remote);
         let (initiators, acceptors) = rails_of(number);
-        let rail = if session.connection.is_initiator() { initiators } else { acceptors };
-        let peer = RemoteName { engine: session.engine, locators: session.locators, endpoint: 0 };
-        let remote = remote.unwrap_or(session.locators.first().ip());
+        let rail = if session.connection().is_initiator() { initiators } else { acceptors };
+        let peer = RemoteName {
+            engine: session.peer().id(),
+            locators: *session.peer().locators(),
+            endpoint: 0,
+        };
+        let remote = remote.unwrap_or(session.peer().locators().first().ip());
         cx.act(Action::PathChanged { peer, rail, remote, change });
     }
 }

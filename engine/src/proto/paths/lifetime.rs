@@ -21,28 +21,28 @@ impl Paths {
         at: usize,
     ) {
         let (slot, shared) = (cx.slot(), &mut *cx.shared);
-        let known = session.rails.paths.get(at).zip(session.keys.as_ref());
+        let known = session.rails().paths.get(at).zip(session.keys());
         let known = debug_assert_some!(known, "a new path is one of a connected session");
         let primary = debug_assert_some!(self.primary.as_deref_mut(), "its first path is open");
         let Some(((announced, keys), primary)) = known.zip(primary) else { return };
-        let is_initiator = session.connection.is_initiator();
+        let is_initiator = session.connection().is_initiator();
         let (port, takes_trains) = primary.announced();
         let datagram_bytes_max = primary.packets().datagram_bytes_max();
         let (initiators, acceptors) = rails_of(number);
         let rail = if is_initiator { initiators } else { acceptors };
         let remote = match announced.remote {
             Some(address) => shared.scoped(rail, SocketAddr::new(address, port)),
-            None => SocketAddr::new(session.locators.first().ip(), port),
+            None => SocketAddr::new(session.peer().locators().first().ip(), port),
         };
         let config = PathConfig {
-            session: session.id,
+            session: session.id(),
             path: number,
             tag_bytes: PACKET_TAG_BYTES,
             datagram_bytes_max,
             ..PathConfig::default()
         };
         let (packets, keys) = (Path::new(config), keys.path(number, is_initiator));
-        let id = PathId { session: session.id, number, rail, at: at as u8 };
+        let id = PathId { session: session.id(), number, rail, at: at as u8 };
         let mut path = SessionPath::new(packets, keys, id, remote, takes_trains);
         path.hold(true);
         for path in [&mut path, primary] {
@@ -72,8 +72,8 @@ impl Paths {
         bytes: &[u8],
     ) -> Option<Index> {
         // It may just have ended.
-        let keys = session.keys.as_ref()?;
-        if session.connection.is_initiator() || !session.rails.are_announced() {
+        let keys = session.keys()?;
+        if session.connection().is_initiator() || !session.rails().are_announced() {
             return None;
         }
         let first = u64::from(u32::from_le_bytes(bytes[4..8].try_into().unwrap_or_default()));
@@ -82,8 +82,8 @@ impl Paths {
             return None;
         }
         // A bulk lane may have announced it before.
-        let at = session.rails.position(number);
-        let at = at.or_else(|| session.rails.add_path(&cx.cx, number))?;
+        let at = session.rails().position(number);
+        let at = at.or_else(|| session.rails_mut().add_path(&cx.cx, number))?;
         self.open_other(session, cx, now_ns, number, at);
         self.index_of(number)
     }
@@ -136,8 +136,8 @@ impl PathTable {
         let has_stream = core.shared.config.eager_by_stream;
         let entered = debug_assert_some!(self.enter(core, slot), "its paths have begun");
         let Some((paths, session, mut cx)) = entered else { return false };
-        let (id, is_initiator) = (session.id, session.connection.is_initiator());
-        let keys = session.keys.as_ref().map(|keys| keys.path(FIRST, is_initiator));
+        let (id, is_initiator) = (session.id(), session.connection().is_initiator());
+        let keys = session.keys().map(|keys| keys.path(FIRST, is_initiator));
         let keys = debug_assert_some!(keys, "the session was just established");
         let Some(keys) = keys else { return false };
         if cx.shared.by_session.contains_key(&id) {
@@ -152,7 +152,7 @@ impl PathTable {
         };
         let bytes_max = bytes_max.max(config.datagram_bytes_min);
         let packets = Path::new(PathConfig { datagram_bytes_max: bytes_max, ..config });
-        let mut remote = session.locators.first();
+        let mut remote = session.peer().locators().first();
         remote.set_port(port);
         session.use_datagrams(cx.cx(), packets.payload_bytes_max());
         session.use_stream(cx.cx(), has_stream);

@@ -232,7 +232,7 @@ impl SessionPath {
         self.is_off = true;
         self.set_validation(PathValidation::Silent);
         if !self.is_held {
-            session.segments.resend_all(cx, self.rail_health.is_none());
+            session.segments_mut().resend_all(cx, self.rail_health.is_none());
         }
     }
 

@@ -20,7 +20,7 @@ const LED_FROM: u32 = 32;
 
 /// Returns the users' preference for a path's rails: lower is better.
 fn class_of(session: &Session, path: &SessionPath) -> (bool, bool) {
-    let path = session.rails.paths.get(usize::from(path.position()));
+    let path = session.rails().paths.get(usize::from(path.position()));
     path.map_or((true, true), |path| (path.is_backup, !path.is_preferred))
 }
 
@@ -73,7 +73,7 @@ impl Paths {
         let favourite = self.choice.as_ref().and_then(|it| it.preference.favourite());
         let rank = |path: &SessionPath| {
             let speed =
-                known.rails.paths.get(usize::from(path.position())).map_or(0, RailPair::speed);
+                known.rails().paths.get(usize::from(path.position())).map_or(0, RailPair::speed);
             let is_other = Some(path.id().number) != favourite;
             (class_of(known, path), is_other, Reverse(speed), path.position())
         };
@@ -99,7 +99,7 @@ impl Paths {
             path.hold(false);
             // Segments sent by TCP meanwhile may be stuck on a rail that is down; long ones are
             // sent again by the next connection.
-            session.segments.resend_all(cx.cx(), true);
+            session.segments_mut().resend_all(cx.cx(), true);
         }
         debug_assert!(
             self.standby.iter().all(|path| path.is_held()),
@@ -112,7 +112,7 @@ impl Paths {
             && bytes != choice.segment_bytes
         {
             choice.segment_bytes = bytes;
-            session.segments.set_segment_bytes(cx.cx(), bytes);
+            session.segments_mut().set_segment_bytes(cx.cx(), bytes);
         }
         self.choose_stream(session, cx.cx());
         cx.cx.add_work(Work::Flush);
@@ -136,12 +136,12 @@ impl Paths {
         let primary = self.primary.as_deref().filter(|path| path.is_fit());
         let theirs = self.standby.iter().find(|it| it.id().number == path && it.is_fit());
         let (Some(primary), Some(theirs)) = (primary, theirs) else { return };
-        let is_streaming = known.segments.holds_long();
+        let is_streaming = known.segments().holds_long();
         let may_follow = class_of(known, theirs) == class_of(known, primary)
             && is_near(theirs, primary, is_streaming);
         let choice = debug_assert_some!(&mut self.choice, "it is made among several");
         let Some(choice) = choice else { return };
-        let is_free = !known.connection.is_initiator() && !choice.trial.is_trying();
+        let is_free = !known.connection().is_initiator() && !choice.trial.is_trying();
         if may_follow && is_free {
             choice.preference.choose(path);
             self.choose_primary(session, cx, now_ns);
@@ -162,19 +162,19 @@ impl Paths {
         let Some(choice) = choice else { return };
         choice.trial.put_off(now_ns);
         let came = std::mem::take(&mut choice.segments_came);
-        let is_led = came >= LED_FROM && !known.connection.is_initiator();
+        let is_led = came >= LED_FROM && !known.connection().is_initiator();
         let primary = self.primary.as_deref_mut().filter(|path| path.is_fit());
         let Some(primary) = primary else { return };
         let mut delivered = primary.delivered();
         if primary.position() == self.stream_at {
-            delivered.bytes += known.segments.delivered_by_stream();
+            delivered.bytes += known.segments().delivered_by_stream();
         }
-        let is_streaming = known.segments.holds_long();
+        let is_streaming = known.segments().holds_long();
         let segment_bytes = choice.segment_bytes.max(1) as u64;
         let used = Used { path: primary.id().number, delivered, segment_bytes };
         let class = class_of(known, primary);
         let claimed = |path: &SessionPath| {
-            known.rails.paths.get(usize::from(path.position())).map_or(0, RailPair::speed)
+            known.rails().paths.get(usize::from(path.position())).map_or(0, RailPair::speed)
         };
         let speed = claimed(primary);
         let is_candidate = |path: &&SessionPath| {
@@ -208,7 +208,7 @@ impl Paths {
             Some(Distance { path: path.id().number, round_trip_ns })
         };
         let alike = |path: &&SessionPath| path.is_fit() && class_of(known, path) == class;
-        let is_streaming = primary.position() == self.stream_at && known.segments.holds_long();
+        let is_streaming = primary.position() == self.stream_at && known.segments().holds_long();
         let used = round_trip_ns(primary, is_streaming)
             .map(|round_trip_ns| Distance { path: primary.id().number, round_trip_ns });
         let standby = self.standby.iter().map(|path| &**path);
@@ -217,7 +217,7 @@ impl Paths {
         let is_moved = used
             .zip(choice)
             .is_some_and(|(used, choice)| choice.preference.compare(now_ns, used, others));
-        let (slot, announced) = (cx.slot(), &mut session.rails.paths);
+        let (slot, announced) = (cx.slot(), &mut session.rails_mut().paths);
         for path in self.all_mut().filter(|path| path.is_fit()) {
             if let Some(known) = announced.get_mut(usize::from(path.position()))
                 && let Some(least_ns) = path.packets().least_round_trip_ns()

@@ -74,7 +74,7 @@ impl PathTable {
             let are_several = paths.are_several();
             // Without datagrams it has no such path.
             let Some(path) = paths.at_mut(bulk.path()) else { continue };
-            if let Some(known) = session.rails.paths.get_mut(usize::from(bulk.path()))
+            if let Some(known) = session.rails_mut().paths.get_mut(usize::from(bulk.path()))
                 && let Some(round_trip_ns) = path.packets().least_round_trip_ns()
             {
                 known.round_trip_ns = round_trip_ns;
@@ -95,11 +95,11 @@ impl Paths {
         now_ns: u64,
     ) {
         let (slot, streams_at) = (cx.slot(), self.stream_at);
-        let is_streaming = !session.control_lane.is_lost() && session.segments.holds_long();
+        let is_streaming = !session.control_lane().is_lost() && session.segments().holds_long();
         for path in self.all_mut() {
             let at = path.position();
             let is_streamed = is_streaming && at == streams_at;
-            if !is_streamed && !session.lanes.are_busy_on(&cx.cx.shared.lanes, at) {
+            if !is_streamed && !session.lanes().are_busy_on(&cx.cx.shared.lanes, at) {
                 continue;
             }
             let (_, in_flight, _) = path.settle_packets().load();

@@ -55,9 +55,9 @@ impl PathTable {
     /// Returns whether a segment waits that exceeds a datagram on the session's primary path.
     pub(crate) fn is_waiting_too_long(&self, core: &Core, slot: u32) -> bool {
         // Usually nothing waits.
-        let waiting = core.session(slot).filter(|session| session.segments.is_waiting());
+        let waiting = core.session(slot).filter(|session| session.segments().is_waiting());
         waiting.zip(self.of(slot)).is_some_and(|(session, paths)| {
-            let waiting_bytes = session.segments.waiting_bytes();
+            let waiting_bytes = session.segments().waiting_bytes();
             // A ring takes all segments built for datagrams.
             let primary = paths.primary.as_deref().filter(|_| paths.ring.is_none());
             primary.is_some_and(|path| waiting_bytes > path.packets().payload_bytes_max())

@@ -34,10 +34,10 @@ impl PeerTable {
     pub(super) fn release_reservations(&mut self, session: &mut Session) {
         let own_engine = self.engine;
         self.reservations.retain(|hello| {
-            if hello.engine == session.engine {
-                session.expect_peer(hello, own_engine);
+            if hello.engine == session.peer().id() {
+                hello.expect(session, own_engine);
             }
-            hello.engine != session.engine
+            hello.engine != session.peer().id()
         });
     }
 
@@ -58,27 +58,28 @@ impl PeerTable {
         admission: &Admission,
     ) -> Option<u32> {
         let (slot, session) = self.find(sessions, admission.hello.engine)?;
-        let is_newer = !session.connection.is_stale(admission.hello.epoch);
+        let is_newer = !session.connection().is_stale(admission.hello.epoch);
         (session.is_outlived() && is_newer).then_some(slot)
     }
 }
 
-impl Session {
-    fn expect_peer(&mut self, hello: &PendingHello, own_engine: u64) {
-        let peer_wins = hello.engine > own_engine;
-        self.connection.expect_peer(peer_wins, hello.epoch, hello.answered);
+impl PendingHello {
+    /// Has a session with its engine expect that it is proved.
+    fn expect(&self, session: &mut Session, own_engine: u64) {
+        let peer_wins = self.engine > own_engine;
+        session.connection_mut().expect_peer(peer_wins, self.epoch, self.answered);
     }
 
-    /// Decides on a hello of its engine; an accepted one is expected to be proved.
-    fn judge_hello(&mut self, hello: &PendingHello, own_engine: u64) -> Result<(), HelloStatus> {
-        if self.connection.is_stale(hello.epoch) {
+    /// Decides on it for the session with its engine; an accepted one is expected to be proved.
+    fn judge(&self, session: &mut Session, own_engine: u64) -> Result<(), HelloStatus> {
+        if session.connection().is_stale(self.epoch) {
             return Err(HelloStatus::StaleEpoch);
         }
-        let status = self.connection.judge_hello(own_engine, hello.engine);
-        if status != HelloStatus::Accepted && !self.is_outlived() {
+        let status = session.connection().judge_hello(own_engine, self.engine);
+        if status != HelloStatus::Accepted && !session.is_outlived() {
             return Err(status);
         }
-        self.expect_peer(hello, own_engine);
+        self.expect(session, own_engine);
         Ok(())
     }
 }
@@ -104,7 +105,7 @@ impl Core {
         }
         let hello = PendingHello { engine, epoch, answered };
         match self.enter_engine(engine) {
-            Some((session, cx)) => session.judge_hello(&hello, cx.shared.engine)?,
+            Some((session, cx)) => hello.judge(session, cx.shared.engine)?,
             None => {
                 // Nothing is evicted for an unauthenticated peer.
                 let left = self.shared.config.sessions_max - self.sessions.len();
@@ -147,8 +148,8 @@ impl Core {
         let entered = debug_assert_some!(self.enter(slot), "the session of an engine exists");
         let (session, mut cx) = entered?;
         let was_trying =
-            matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
-        if !session.connection.admit(epoch) {
+            matches!(session.connection().phase(), Phase::Connecting | Phase::ConnectAck);
+        if !session.connection_mut().admit(epoch) {
             return None;
         }
         if was_trying {
@@ -173,7 +174,7 @@ impl Core {
             return;
         }
         if let Some((session, _)) = self.enter_engine(hello.engine) {
-            session.connection.forget_peer(hello.answered);
+            session.connection_mut().forget_peer(hello.answered);
         }
     }
 }
@@ -219,7 +220,7 @@ mod tests {
         let admission = judge(&mut core, 20, 5).unwrap();
         assert!(core.insert_peer(20, locator(), 0).is_some());
         let slot = core.shared.peers.session_of(20).unwrap() as usize;
-        let answered = |core: &Core| core.sessions.at(slot).unwrap().connection.answered();
+        let answered = |core: &Core| core.sessions.at(slot).unwrap().connection().answered();
         assert_eq!(answered(&core), 5);
         assert!(judge(&mut core, 21, 1).is_ok(), "the session uses its reserved slot");
         core.withdraw(admission);
@@ -231,12 +232,12 @@ mod tests {
         let mut core = core_of(4);
         let admission = judge(&mut core, 20, 5).unwrap();
         let slot = core.admit_peer(admission, LIMITS, LIMITS, SessionKeys::for_tests()).unwrap();
-        assert!(core.sessions.at(slot as usize).unwrap().keys.is_some());
+        assert!(core.sessions.at(slot as usize).unwrap().keys().is_some());
         for epoch in 1..=5 {
             assert_eq!(judge(&mut core, 20, epoch).unwrap_err(), HelloStatus::StaleEpoch);
         }
         assert_eq!(judge(&mut core, 20, 6).unwrap_err(), HelloStatus::AlreadyConnected);
-        core.sessions.at_mut(slot as usize).unwrap().connection.fail();
+        core.sessions.at_mut(slot as usize).unwrap().connection_mut().fail();
         assert_eq!(judge(&mut core, 20, 5).unwrap_err(), HelloStatus::StaleEpoch);
         assert!(judge(&mut core, 20, 6).is_ok());
         for (engine, epoch) in [(0, 9), (OWN, 9), (20, 0)] {

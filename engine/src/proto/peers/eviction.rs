@@ -32,9 +32,9 @@ impl PeerTable {
     /// Returns whether a session is closed, and no connection of it is wanted.
     fn is_over(&self, session: &Session) -> bool {
         let is_wanted = |remote| self.at(remote).is_some_and(|remote| remote.is_inserted);
-        matches!(session.connection.phase(), Phase::Closed | Phase::Failed)
-            && !session.ending.has_sequel()
-            && !session.remotes.iter().any(is_wanted)
+        matches!(session.connection().phase(), Phase::Closed | Phase::Failed)
+            && !session.ending().has_sequel()
+            && !session.peer().remotes().iter().any(is_wanted)
     }
 
     /// Returns the sessions that are over, in order of their end.
@@ -49,14 +49,14 @@ impl PeerTable {
 
     /// Removes the session that was in `slot`, and its remote endpoints.
     fn remove_session(&mut self, slot: u32, session: &Session) {
-        let removed = self.by_engine.remove(&session.engine);
+        let removed = self.by_engine.remove(&session.peer().id());
         debug_assert_eq!(
             removed,
-            (session.engine != 0).then_some(slot),
+            (session.peer().id() != 0).then_some(slot),
             "a session with an engine is found by it"
         );
         self.places.forget(slot, session);
-        for remote in session.remotes.iter() {
+        for remote in session.peer().remotes().iter() {
             if let Some(id) = debug_assert_some!(self.id_at(remote), "its remotes exist") {
                 self.remotes.remove(id);
             }
@@ -76,7 +76,7 @@ impl SharedState {
         let actions = self.actions.iter().filter_map(Action::session);
         let busy: HashSet<u32> = operations.chain(messages).chain(lanes).chain(actions).collect();
         let is_free = |&(slot, session): &(u32, &Session)| {
-            !session.connection.expects_peer() && !busy.contains(&slot)
+            !session.connection().expects_peer() && !busy.contains(&slot)
         };
         self.peers.sessions_over(sessions).filter(is_free).map(|(slot, _)| slot).collect()
     }
@@ -104,7 +104,7 @@ impl Core {
         let session = id.and_then(|id| self.sessions.remove(id));
         let session = debug_assert_some!(session, "closed sessions are in the table");
         let Some(session) = session else { return };
-        debug_assert!(!session.is_connected() && session.lanes.ids().is_empty(), "it is closed");
+        debug_assert!(!session.is_connected() && session.lanes().ids().is_empty(), "it is closed");
         self.shared.peers.remove_session(slot, &session);
         self.shared.forget(slot);
     }

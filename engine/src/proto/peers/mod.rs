@@ -87,7 +87,7 @@ impl PeerTable {
     /// Returns the name of a remote endpoint for errors.
     pub(crate) fn name_of(&self, sessions: &Table<Session>, remote: u32) -> Option<RemoteName> {
         let session = sessions.at(self.at(remote)?.session as usize);
-        debug_assert_some!(session, "the session of a remote stays")?.name_of(self, remote)
+        debug_assert_some!(session, "the session of a remote stays")?.peer().name_of(self, remote)
     }
 
     /// Returns the epoch of the next hello of a control lane.
@@ -101,17 +101,17 @@ impl PeerTable {
     pub(super) fn check(&self, sessions: &Table<Session>) {
         for (id, remote) in self.iter() {
             let session = sessions.at(remote.session as usize).expect("a remote has a session");
-            let index = session.remotes.index_of(remote.endpoint);
+            let index = session.peer().remotes().index_of(remote.endpoint);
             assert_eq!(index as usize, id.index(), "{id:?} is among those of its session");
         }
-        let known: usize = sessions.iter().map(|(_, it)| it.remotes.iter().count()).sum();
+        let known: usize = sessions.iter().map(|(_, it)| it.peer().remotes().iter().count()).sum();
         assert_eq!(known, self.remotes.len(), "a remote is of one session");
-        for (slot, session) in sessions.iter().filter(|(_, session)| session.engine != 0) {
-            let of_engine = self.session_of(session.engine).map(|slot| slot as usize);
+        for (slot, session) in sessions.iter().filter(|(_, session)| session.peer().id() != 0) {
+            let of_engine = self.session_of(session.peer().id()).map(|slot| slot as usize);
             assert_eq!(of_engine, Some(slot.index()), "an engine has one session");
         }
         for (engine, &slot) in &self.by_engine {
-            let session = sessions.at(slot as usize).map(|session| session.engine);
+            let session = sessions.at(slot as usize).map(|session| session.peer().id());
             assert_eq!(session, Some(*engine), "session {slot} is of its engine");
         }
         for (at, slot) in self.closed.iter().enumerate() {
@@ -177,10 +177,10 @@ impl Core {
         let session = self.sessions.at_mut(slot as usize);
         let session = debug_assert_some!(session, "it was found, or just inserted")?;
         let peer = self.shared.peers.insert_remote(slot, session, endpoint)?;
-        if session.ending.failure() == Some(&PeerFailure::Removed) {
+        if session.ending().failure() == Some(&PeerFailure::Removed) {
             session.reset_failure();
-        } else if session.ending.is_left_for_good() {
-            session.ending.continue_by(Sequel::Return);
+        } else if session.ending().is_left_for_good() {
+            session.ending_mut().continue_by(Sequel::Return);
         }
         Some(peer)
     }
@@ -206,8 +206,8 @@ impl Core {
         self.shared.peers.remove_remote(peer, &mut self.sessions);
         let session = self.sessions.at(slot as usize);
         if let Some(session) = debug_assert_some!(session, "the session of a remote stays") {
-            self.shared.peers.note_closed(slot, session.engine);
-            if session.remotes.is_empty() {
+            self.shared.peers.note_closed(slot, session.peer().id());
+            if session.peer().remotes().is_empty() {
                 self.leave(slot);
             }
         }

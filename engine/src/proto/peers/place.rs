@@ -17,7 +17,7 @@
 //! listener address may also connect by itself, or be inserted by its own address: the remote
 //! endpoint of the listener address is that of its session then ([`Core::claim_place`]).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use super::{PeerTable, SessionRemotes};
@@ -25,22 +25,14 @@ use crate::proto::core::Core;
 use crate::proto::effects::Effects;
 use crate::proto::failure::PeerFailure;
 use crate::proto::operation::NO_REMOTE;
-use crate::proto::operations::Operations;
 use crate::proto::ready::Work;
 use crate::proto::session::Session;
 use crate::proto::session::connection::Phase;
-use crate::proto::session::fence::Fence;
-use crate::proto::session::segments::uncommon::Uncommon;
 use crate::proto::table::{Id, Table};
 use crate::wire::locators::Locators;
 
 /// The endpoint that a listener address refers to.
 const FIRST: u16 = 0;
-
-/// Returns whether an engine with `locators` listens at `place`.
-fn listens_at(locators: &Locators, place: SocketAddr) -> bool {
-    locators.iter().any(|own| (own.ip(), own.port()) == (place.ip(), place.port()))
-}
 
 /// Slots of sessions by an IP address and a port.
 type ByPlace = BTreeSet<(IpAddr, u16, u32)>;
@@ -73,9 +65,9 @@ impl Places {
 
     /// A session is gone.
     pub(super) fn forget(&mut self, slot: u32, session: &Session) {
-        self.set(slot, session.place.as_deref(), None);
+        self.set(slot, session.peer().place(), None);
         if let Some(listening) = &mut self.listening {
-            for own in session.locators.iter() {
+            for own in session.peer().locators().iter() {
                 listening.remove(&(own.ip(), own.port(), slot));
             }
         }
@@ -96,46 +88,6 @@ impl Places {
     }
 }
 
-/// Operations that wait at a session, in order.
-struct WaitingOperations {
-    sends: VecDeque<Id>,
-    fences: VecDeque<Fence>,
-    one_sided: VecDeque<Id>,
-}
-
-impl Session {
-    /// Removes and returns the waiting operations with a remote endpoint.
-    fn take_waiting_with(&mut self, remote: u32, operations: &Operations) -> WaitingOperations {
-        let is_its = |id: &Id| operations.get(*id).is_some_and(|it| it.remote == remote);
-        let (sends, others) = std::mem::take(&mut self.waiting).into_iter().partition(is_its);
-        self.waiting = others;
-        WaitingOperations {
-            sends,
-            fences: self.fences.extract(|fence| is_its(&fence.send())),
-            one_sided: self.one_sided.take_waiting(is_its),
-        }
-    }
-
-    /// Appends operations that waited at another session.
-    fn add_waiting(&mut self, waiting: WaitingOperations) {
-        self.waiting.extend(waiting.sends);
-        self.segments.add_uncommon(Uncommon::WAITING);
-        waiting.fences.into_iter().for_each(|fence| self.fences.push_back(fence));
-        self.one_sided.add_waiting(waiting.one_sided);
-    }
-
-    /// Returns whether it waits for nothing: no operation, and no attempt to connect.
-    fn waits_for_nothing(&self) -> bool {
-        self.waiting.is_empty() && matches!(self.connection.phase(), Phase::Closed | Phase::Failed)
-    }
-
-    /// Returns whether it resolves this address, and the engine that answers there is to be the
-    /// peer.
-    pub(crate) fn is_of_place(&self, answering: &Locators) -> bool {
-        self.place.as_deref().is_some_and(|&place| listens_at(answering, place))
-    }
-}
-
 impl SessionRemotes {
     /// Returns the index of the remote endpoint that a listener address refers to.
     fn first(&self) -> Option<u32> {
@@ -145,9 +97,9 @@ impl SessionRemotes {
 
 impl PeerTable {
     /// Sets the place of a session.
-    fn set_place(&mut self, slot: u32, session: &mut Session, place: Option<Box<SocketAddr>>) {
-        self.places.set(slot, session.place.as_deref(), place.as_deref());
-        session.place = place;
+    fn set_place(&mut self, slot: u32, session: &mut Session, place: Option<SocketAddr>) {
+        self.places.set(slot, session.peer().place(), place.as_ref());
+        session.peer_mut().set_place(place);
     }
 
     /// Returns the session of a place, or that with an engine which is known to listen there.
@@ -155,7 +107,7 @@ impl PeerTable {
         let known = slots_at(&self.places.of, place).find(|&slot| {
             self.places.note_look();
             let session = sessions.at(slot as usize);
-            session.is_some_and(|session| session.place.as_deref() == Some(&place))
+            session.is_some_and(|session| session.peer().place() == Some(&place))
         });
         known.or_else(|| self.session_listening_at(sessions, place))
     }
@@ -168,14 +120,14 @@ impl PeerTable {
         place: SocketAddr,
     ) -> Option<u32> {
         let is_known = |session: &Session| {
-            session.ending.to_report().is_none()
-                && (session.is_connected() || session.remotes.first().is_some())
+            session.ending().to_report().is_none()
+                && (session.is_connected() || session.peer().remotes().first().is_some())
         };
         let places = &mut self.places;
         if places.listening.is_none() {
             places.listening = Some(Box::default());
-            for (id, session) in sessions.iter().filter(|(_, session)| session.engine != 0) {
-                places.note_session(id.index() as u32, &session.locators);
+            for (id, session) in sessions.iter().filter(|(_, session)| session.peer().id() != 0) {
+                places.note_session(id.index() as u32, &session.peer().locators());
             }
         }
         let slot = slots_at(places.listening.as_deref()?, place).find(|&slot| {
@@ -183,11 +135,11 @@ impl PeerTable {
             sessions.at(slot as usize).is_some_and(is_known)
         })?;
         let session = sessions.at_mut(slot as usize)?;
-        let remote = self.at(session.remotes.index_of(FIRST));
+        let remote = self.at(session.peer().remotes().index_of(FIRST));
         // A peer that was inserted by its own address stays that engine after a restart.
         let is_inserted = remote.is_some_and(|remote| remote.is_inserted);
-        if !is_inserted && session.place.is_none() {
-            self.set_place(slot, session, Some(Box::new(place)));
+        if !is_inserted && session.peer().place().is_none() {
+            self.set_place(slot, session, Some(place));
         }
         Some(slot)
     }
@@ -201,15 +153,19 @@ impl PeerTable {
         is_connecting: bool,
     ) -> Option<(u32, Id)> {
         let at_its_places = locators.iter().flat_map(|own| slots_at(&self.places.of, own));
+        let waits_for_nothing = |session: &Session| {
+            session.waiting().is_empty()
+                && matches!(session.connection().phase(), Phase::Closed | Phase::Failed)
+        };
         let asks = |asking: &u32| {
             self.places.note_look();
             sessions.at(*asking as usize).is_some_and(|session| {
-                session.engine == 0 && (is_connecting || session.waits_for_nothing())
+                session.peer().id() == 0 && (is_connecting || waits_for_nothing(session))
             })
         };
         // Of several the one with the lowest slot.
         let asking = at_its_places.filter(asks).min()?;
-        let remote = sessions.at(asking as usize)?.remotes.first()?;
+        let remote = sessions.at(asking as usize)?.peer().remotes().first()?;
         Some((asking, self.id_at(remote)?))
     }
 }
@@ -224,7 +180,7 @@ impl Core {
         self.evict_some();
         let made = self.shared.peers.new_session(&mut self.sessions, 0, place.into());
         let (slot, session) = made?;
-        self.shared.peers.set_place(slot, session, Some(Box::new(place)));
+        self.shared.peers.set_place(slot, session, Some(place));
         Some(slot)
     }
 
@@ -241,10 +197,10 @@ impl Core {
         }
         let session = self.sessions.at(slot as usize);
         let Some(session) = debug_assert_some!(session, "the session exists") else { return };
-        if session.remotes.first().is_some() {
+        if session.peer().remotes().first().is_some() {
             return;
         }
-        let (sessions, locators) = (&self.sessions, &session.locators);
+        let (sessions, locators) = (&self.sessions, &session.peer().locators());
         if let Some((asking, remote)) =
             self.shared.peers.session_resolving(sessions, locators, is_connecting)
         {
@@ -269,7 +225,7 @@ impl Core {
             let attempts = 1;
             return self.fail_session(slot, PeerFailure::Full { attempts }, effects);
         };
-        let first_of = |slot: u32| self.sessions.at(slot as usize)?.remotes.first();
+        let first_of = |slot: u32| self.sessions.at(slot as usize)?.peer().remotes().first();
         let (remote, there) = (first_of(slot), first_of(other));
         let Some(remote) = remote.and_then(|remote| self.shared.peers.id_at(remote)) else {
             return self.give_place_up(slot);
@@ -284,7 +240,7 @@ impl Core {
             cx.add_work(Work::Stage);
         } else {
             session.reset_failure();
-            session.connection.connect(&mut cx, now_ns);
+            session.connection_mut().connect(&mut cx, now_ns);
         }
     }
 
@@ -299,7 +255,7 @@ impl Core {
         found.add_waiting(asking.take_waiting_with(index, &shared.operations));
         shared.peers.move_remote(remote, asking, (to, found));
         shared.operations.move_to_session(index, from, to);
-        let place = asking.place.clone();
+        let place = asking.peer().place().copied();
         shared.peers.set_place(to, found, place);
         self.give_place_up(from);
     }
@@ -308,9 +264,9 @@ impl Core {
     fn give_place_up(&mut self, slot: u32) {
         let entered = debug_assert_some!(self.enter(slot), "it resolves an address");
         let Some((session, mut cx)) = entered else { return };
-        session.connection.stop(&mut cx);
+        session.connection_mut().stop(&mut cx);
         cx.shared.peers.set_place(slot, session, None);
-        cx.shared.peers.note_closed(slot, session.engine);
+        cx.shared.peers.note_closed(slot, session.peer().id());
         self.end_own_offer(slot);
     }
 }

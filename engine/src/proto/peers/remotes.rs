@@ -3,6 +3,7 @@
 use super::PeerTable;
 use crate::proto::operation::NO_REMOTE;
 use crate::proto::session::Session;
+use crate::proto::session::peer_engine::PeerEngine;
 use crate::proto::table::{Id, Table};
 
 /// A remote endpoint.
@@ -88,26 +89,26 @@ impl PeerTable {
         self.remotes.iter()
     }
 
-    /// Returns the index of a remote endpoint of the session in `slot`, created if it is new.
+    /// Returns the index of a remote endpoint of the engine, whose session is in `slot`, created if it is new.
     /// `None`: at the limit.
     #[inline]
     pub(in crate::proto) fn remote_of(
         &mut self,
         slot: u32,
-        session: &mut Session,
+        engine: &mut PeerEngine,
         endpoint: u16,
     ) -> Option<u32> {
-        match session.remotes.index_of(endpoint) {
-            NO_REMOTE => self.new_remote(slot, session, endpoint),
+        match engine.remotes().index_of(endpoint) {
+            NO_REMOTE => self.new_remote(slot, engine, endpoint),
             known => Some(known),
         }
     }
 
     #[cold]
-    fn new_remote(&mut self, slot: u32, session: &mut Session, endpoint: u16) -> Option<u32> {
+    fn new_remote(&mut self, slot: u32, engine: &mut PeerEngine, endpoint: u16) -> Option<u32> {
         let remote = Remote { session: slot, endpoint, is_inserted: false };
         let index = self.remotes.insert(remote).ok()?.index() as u32;
-        session.remotes.set(endpoint, index);
+        engine.remotes_mut().set(endpoint, index);
         Some(index)
     }
 
@@ -118,7 +119,7 @@ impl PeerTable {
         session: &mut Session,
         endpoint: u16,
     ) -> Option<Id> {
-        let index = self.remote_of(slot, session, endpoint)?;
+        let index = self.remote_of(slot, session.peer_mut(), endpoint)?;
         let remote = self.remotes.at_mut(index as usize);
         let remote = debug_assert_some!(remote, "the remotes of a session exist")?;
         debug_assert_eq!(remote.session, slot, "a remote is among those of its session");
@@ -133,7 +134,7 @@ impl PeerTable {
             && let session = sessions.at_mut(remote.session as usize)
             && let Some(session) = debug_assert_some!(session, "the session of a remote stays")
         {
-            session.remotes.take(remote.endpoint, peer);
+            session.peer_mut().remotes_mut().take(remote.endpoint, peer);
         }
     }
 
@@ -147,15 +148,15 @@ impl PeerTable {
         let remote = debug_assert_some!(self.remotes.get_mut(peer), "a remote that moves exists");
         if let Some(remote) = remote {
             remote.session = slot;
-            from.remotes.take(remote.endpoint, peer);
-            to.remotes.set(remote.endpoint, peer.index() as u32);
+            from.peer_mut().remotes_mut().take(remote.endpoint, peer);
+            to.peer_mut().remotes_mut().set(remote.endpoint, peer.index() as u32);
         }
     }
 
     /// Returns whether remote endpoints were known, and the sessions of all that are left have
     /// failed: no message can come.
     pub(in crate::proto) fn are_all_lost(&self, sessions: &Table<Session>) -> bool {
-        let is_live = |session: &Session| session.ending.failure().is_none();
+        let is_live = |session: &Session| session.ending().failure().is_none();
         self.remotes.slots() > 0
             && !self
                 .iter()

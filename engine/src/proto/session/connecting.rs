@@ -58,15 +58,6 @@ impl Session {
             self.connection.stop(cx);
         }
     }
-
-    /// Starts what both sides have authenticated.
-    fn begin(&mut self, mut cx: Cx<'_>, ours: Limits, theirs: Limits, keys: SessionKeys) {
-        self.establish(cx.shared, ours, theirs, Some(keys));
-        cx.shared.offers.reserve(ours);
-        cx.shared.offers.note_windows(cx.slot, self.segments.receive_credits());
-        cx.add_work(Work::Stage);
-        cx.act(Action::Established { session: cx.slot });
-    }
 }
 
 impl Core {
@@ -104,7 +95,13 @@ impl Core {
         theirs: Limits,
         keys: SessionKeys,
     ) {
-        self.with(session, |it, cx| it.begin(cx, ours, theirs, keys));
+        if let Some((known, mut cx)) = self.enter(session) {
+            known.establish(cx.shared, ours, theirs, Some(keys));
+            cx.shared.offers.reserve(ours);
+            cx.shared.offers.note_windows(cx.slot, known.segments.receive_credits());
+            cx.add_work(Work::Stage);
+            cx.act(Action::Established { session });
+        }
         self.end_own_offer(session);
     }
 

@@ -1,6 +1,6 @@
 //! Fences: sends that start when all earlier ones of their endpoint to their peer are done.
 //!
-//! A fenced send is in the queue of its session ([`super::Session::waiting`]), with
+//! A fenced send is in the queue of its session (`Session::waiting`), with
 //! everything posted after it, so that sends of that session bypass no queue meanwhile; sends of
 //! other endpoints or to other peers overtake it. It waits for, in this order:
 //!
@@ -10,16 +10,17 @@
 
 use std::collections::VecDeque;
 
+use super::late::LateQueue;
+use super::segments::Segments;
 use crate::proto::context::Cx;
 use crate::proto::operation::{Operation, OperationState};
 use crate::proto::operations::Operations;
 use crate::proto::ready::Work;
-use crate::proto::session::Session;
 use crate::proto::table::Id;
 
 /// A fence; see the module.
 #[derive(Debug)]
-pub(crate) struct Fence {
+pub(super) struct Fence {
     send: Id,
     /// Earlier sends that had not ended at the last check.
     earlier: Vec<Id>,
@@ -35,16 +36,27 @@ pub(in crate::proto) fn target_of(operation: &Operation) -> Target {
     (operation.endpoint, operation.remote)
 }
 
-impl Fence {
-    /// Returns the fenced send.
-    pub(in crate::proto) fn send(&self) -> Id {
-        self.send
-    }
+/// The fences of a session, and what they wait for.
+#[derive(Debug, Default)]
+pub(in crate::proto) struct Fences {
+    fences: LateQueue<Fence>,
 }
 
-impl Session {
-    /// Adds a fence for its queued send `id`.
-    pub(in crate::proto) fn fence(&mut self, cx: &Cx<'_>, id: Id) {
+impl Fences {
+    /// Returns whether no send waits for earlier ones.
+    #[inline]
+    pub(in crate::proto) fn is_empty(&self) -> bool {
+        self.fences.is_empty()
+    }
+
+    /// Returns how many there are.
+    #[cfg(test)]
+    pub(in crate::proto) fn len(&self) -> usize {
+        self.fences.len()
+    }
+
+    /// Adds a fence for the queued send `id` of the session.
+    pub(super) fn add(&mut self, cx: &Cx<'_>, id: Id) {
         let target = cx.shared.operations.get(id).map(target_of);
         debug_assert!(target.is_some(), "a fence is for a send that waits");
         let Some(target) = target else { return };
@@ -56,54 +68,67 @@ impl Session {
         self.fences.push_back(Fence { send: id, earlier, mark: None });
     }
 
+    /// Appends fences of another session.
+    pub(super) fn append(&mut self, fences: VecDeque<Fence>) {
+        fences.into_iter().for_each(|fence| self.fences.push_back(fence));
+    }
+
+    /// Removes and returns those of certain sends.
+    pub(super) fn extract(&mut self, is_its: impl Fn(&Id) -> bool) -> VecDeque<Fence> {
+        self.fences.extract(|fence| is_its(&fence.send))
+    }
+
     /// Checks the fences after an event that one may wait for.
     #[inline]
-    pub(in crate::proto) fn look_at_fences(&self, cx: &mut Cx<'_>) {
+    pub(super) fn look(&self, cx: &mut Cx<'_>) {
         if !self.fences.is_empty() {
             cx.add_work(Work::Stage);
         }
     }
 
-    /// Returns the first send in the queue that no fence holds back, and moves it to the front,
-    /// where it is staged.
-    pub(in crate::proto) fn first_unfenced(&mut self, cx: &mut Cx<'_>) -> Option<Id> {
-        let mut fences = std::mem::take(&mut self.fences);
-        fences.retain_mut(|fence| !self.is_fence_open(cx, fence));
-        let first = first_free(&self.waiting, &cx.shared.operations, &fences);
-        fences.shrink();
-        self.fences = fences;
-        let at = first?;
-        let id = self.waiting.remove(at)?;
-        self.waiting.push_front(id);
+    /// Returns the first send in the queue of the session that no fence holds back, and moves it
+    /// to the front, where it is staged.
+    pub(super) fn first_unfenced(
+        &mut self,
+        cx: &mut Cx<'_>,
+        (segments, epoch): (&mut Segments, u32),
+        waiting: &mut VecDeque<Id>,
+    ) -> Option<Id> {
+        self.fences.retain_mut(|fence| !fence.is_open(cx, segments, epoch));
+        let first = first_free(waiting, &cx.shared.operations, &self.fences);
+        self.fences.shrink();
+        let id = waiting.remove(first?)?;
+        waiting.push_front(id);
         Some(id)
     }
+}
 
-    /// Returns whether a fence has nothing left to wait for, or its send has ended.
-    fn is_fence_open(&mut self, cx: &mut Cx<'_>, fence: &mut Fence) -> bool {
+impl Fence {
+    /// Returns whether nothing is left to wait for, or its send has ended.
+    fn is_open(&mut self, cx: &mut Cx<'_>, segments: &mut Segments, epoch: u32) -> bool {
         let waits = |it: &Operation| matches!(it.state, OperationState::Queued { .. });
-        if !cx.shared.operations.get(fence.send).is_some_and(waits) {
+        if !cx.shared.operations.get(self.send).is_some_and(waits) {
             return true;
         }
-        fence.earlier.retain(|&earlier| cx.shared.operations.get(earlier).is_some());
-        if !fence.earlier.is_empty() {
+        self.earlier.retain(|&earlier| cx.shared.operations.get(earlier).is_some());
+        if !self.earlier.is_empty() {
             return false;
         }
-        let segments = &mut self.segments;
         if !segments.is_established() {
             return true;
         }
-        let (epoch, end) = match fence.mark {
+        let (its_epoch, end) = match self.mark {
             Some(mark) => mark,
             None => {
                 let end = segments.next_frame();
-                segments.request_early_ack(fence.send);
+                segments.request_early_ack(self.send);
                 if segments.has_update_due() {
                     cx.add_work(Work::Flush);
                 }
-                *fence.mark.insert((self.epoch, end))
+                *self.mark.insert((epoch, end))
             }
         };
-        epoch != self.epoch || segments.has_acked_before(end)
+        its_epoch != epoch || segments.has_acked_before(end)
     }
 }
 

@@ -39,7 +39,9 @@ impl Core {
     /// Returns whether a session is the engine's own.
     #[inline]
     pub(crate) fn is_loopback(&self, session: u32) -> bool {
-        self.sessions.at(session as usize).is_some_and(|known| known.engine == self.shared.engine)
+        self.sessions
+            .at(session as usize)
+            .is_some_and(|known| known.peer.id() == self.shared.engine)
     }
 
     /// Passes the staged segments of the loopback session to its receiving side. Returns `true` if
@@ -118,7 +120,7 @@ mod tests {
     use crate::proto::hint::Hint;
     use crate::proto::ready::Work;
     use crate::proto::receive::ReceiveRequest;
-    use crate::proto::send::SendRequest;
+    use crate::proto::session::send::SendRequest;
     use crate::proto::sim::{Memory, locator, receive_request, send_request, stage};
 
     const RTS_BYTES: usize = Config::for_tests().rts_bytes as usize;

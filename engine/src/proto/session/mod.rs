@@ -10,6 +10,7 @@ pub(super) mod fence;
 pub(crate) mod lanes;
 pub(crate) mod late;
 pub(crate) mod one_sided;
+pub(super) mod peer_engine;
 pub(crate) mod rails;
 pub(crate) mod rendezvous;
 pub(crate) mod segments;
@@ -18,24 +19,29 @@ mod connecting;
 pub(crate) mod loopback;
 pub(super) mod offers;
 mod teardown;
+mod waiting;
+
+pub(crate) mod send;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::proto::context::{Cx, SharedState};
-use crate::proto::effects::RemoteName;
 use crate::proto::keys::SessionKeys;
-use crate::proto::peers::{PeerTable, SessionRemotes};
 use crate::proto::ready::Work;
 use crate::proto::table::Id;
 use crate::wire::hello;
 use crate::wire::locators::Locators;
 use connection::{Connection, Retry};
 pub(crate) use control_frame::{ControlFrame, ShortReply};
+use control_lane::LaneMonitor;
 use ending::Ending;
+use fence::Fences;
 use lanes::SessionLanes;
-use late::LateQueue;
 use one_sided::SessionOneSided;
+use peer_engine::PeerEngine;
+use rails::Rails;
+use rendezvous::SessionRendezvous;
 use segments::Segments;
 use segments::uncommon::Uncommon;
 
@@ -95,82 +101,182 @@ impl Limits {
     }
 }
 
-/// A session; see the module. Read-only outside `proto`, except for its connection and its lane
-/// monitor, which the loop gets by [`crate::proto::core::Core::enter`].
+/// A session; see the module. Its parts own their state; what concerns several of them is a method
+/// of the session, in the module of the part that it is about.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// The remote engine; 0: it is unknown until its address is resolved.
-    pub(crate) engine: u64,
-    /// Where it listens.
-    pub(crate) locators: Locators,
-    /// The user inserted only a listener address ([`crate::proto::peers`]).
-    pub(super) place: Option<Box<std::net::SocketAddr>>,
+    /// What is known of the remote engine.
+    peer: PeerEngine,
     /// State of the control lane's connection.
-    pub(crate) connection: Connection,
+    connection: Connection,
     /// Whether it is left, and why it has failed.
-    pub(crate) ending: Ending,
+    ending: Ending,
     /// Number of starts and ends of its connections.
-    pub(crate) epoch: u32,
+    epoch: u32,
     /// Id of the session, agreed on in the hello exchange.
-    pub(crate) id: u64,
+    id: u64,
     /// Its keys, while it is established; a session with oneself has none.
-    pub(crate) keys: Option<SessionKeys>,
+    keys: Option<SessionKeys>,
     /// No bulk lanes: granted ranges arrive in datagrams.
-    pub(crate) bulk_in_datagrams: bool,
-    /// Hellos to it have announced a window that is reserved for it.
-    pub(super) has_offer: bool,
-    /// The peer's endpoints that are known.
-    pub(super) remotes: SessionRemotes,
+    bulk_in_datagrams: bool,
 
     // Sending.
     /// Sends that wait for the connection, for credit or for space, in order.
-    pub(crate) waiting: VecDeque<Id>,
+    waiting: VecDeque<Id>,
     /// Operations on memory, of both sides.
-    pub(super) one_sided: SessionOneSided,
+    one_sided: SessionOneSided,
     /// Of these, fenced ones, and what they wait for.
-    pub(super) fences: LateQueue<fence::Fence>,
-    /// The peer's engine answers by the control lane although its owner makes no call.
-    pub(super) peer_answers: bool,
-    /// The peer's engine answers questions about processes of its host.
-    pub(super) answers_process_queries: bool,
+    fences: Fences,
 
     // Rendezvous.
     /// Messages that are pulled.
-    pub(crate) rendezvous: rendezvous::SessionRendezvous,
+    rendezvous: SessionRendezvous,
     /// Its bulk lanes.
-    pub(crate) lanes: SessionLanes,
+    lanes: SessionLanes,
     /// Monitor of its control lane.
-    pub(crate) control_lane: control_lane::LaneMonitor,
+    control_lane: LaneMonitor,
     /// Its segments in both directions, with their credit.
-    pub(crate) segments: Segments,
+    segments: Segments,
     /// The rails between the two engines.
-    pub(crate) rails: rails::Rails,
+    rails: Rails,
+}
+
+/// What it consists of.
+impl Session {
+    /// Returns what is known of the remote engine.
+    #[inline]
+    pub(crate) fn peer(&self) -> &PeerEngine {
+        &self.peer
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn peer_mut(&mut self) -> &mut PeerEngine {
+        &mut self.peer
+    }
+
+    /// Returns the number of starts and ends of its connections.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Returns its id, agreed on in the hello exchange.
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns its keys, while it is established; a session with oneself has none.
+    #[inline]
+    pub(crate) fn keys(&self) -> Option<&SessionKeys> {
+        self.keys.as_ref()
+    }
+
+    /// Returns whether granted ranges arrive in datagrams, without bulk lanes.
+    pub(crate) fn bulk_in_datagrams(&self) -> bool {
+        self.bulk_in_datagrams
+    }
+
+    /// Returns the state of its connection.
+    #[inline]
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Returns the same, mutable.
+    #[inline]
+    pub(crate) fn connection_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    /// Returns whether it is left, and why it has failed.
+    #[inline]
+    pub(crate) fn ending(&self) -> &Ending {
+        &self.ending
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn ending_mut(&mut self) -> &mut Ending {
+        &mut self.ending
+    }
+
+    /// Returns the monitor of its control lane.
+    #[inline]
+    pub(crate) fn control_lane(&self) -> &LaneMonitor {
+        &self.control_lane
+    }
+
+    /// Returns the same, mutable.
+    #[inline]
+    pub(crate) fn control_lane_mut(&mut self) -> &mut LaneMonitor {
+        &mut self.control_lane
+    }
+
+    /// Returns its bulk lanes.
+    #[inline]
+    pub(crate) fn lanes(&self) -> &SessionLanes {
+        &self.lanes
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn lanes_mut(&mut self) -> &mut SessionLanes {
+        &mut self.lanes
+    }
+
+    /// Returns its segments, with their credit.
+    #[inline(always)]
+    pub(crate) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// Returns the same, mutable.
+    #[inline(always)]
+    pub(crate) fn segments_mut(&mut self) -> &mut Segments {
+        &mut self.segments
+    }
+
+    /// Returns the sends that wait for the connection, for credit or for space, in order.
+    pub(crate) fn waiting(&self) -> &VecDeque<Id> {
+        &self.waiting
+    }
+
+    /// Returns the messages that are pulled, mutable.
+    #[inline]
+    pub(crate) fn rendezvous_mut(&mut self) -> &mut SessionRendezvous {
+        &mut self.rendezvous
+    }
+
+    /// Returns the rails between the two engines.
+    #[inline]
+    pub(crate) fn rails(&self) -> &Rails {
+        &self.rails
+    }
+
+    /// Returns the same, mutable.
+    #[inline]
+    pub(crate) fn rails_mut(&mut self) -> &mut Rails {
+        &mut self.rails
+    }
 }
 
 impl Session {
     pub(crate) fn new(engine: u64, locators: Locators, retry: Arc<Retry>) -> Self {
         Self {
-            engine,
-            locators,
-            place: None,
+            peer: PeerEngine::new(engine, locators),
             connection: Connection::new(retry),
             ending: Ending::new(),
             epoch: 0,
             id: 0,
             keys: None,
             bulk_in_datagrams: false,
-            has_offer: false,
-            remotes: SessionRemotes::default(),
             waiting: VecDeque::new(),
             one_sided: SessionOneSided::default(),
-            fences: LateQueue::default(),
-            peer_answers: false,
-            answers_process_queries: false,
-            rendezvous: rendezvous::SessionRendezvous::default(),
+            fences: Fences::default(),
+            rendezvous: SessionRendezvous::default(),
             lanes: SessionLanes::default(),
-            control_lane: control_lane::LaneMonitor::default(),
+            control_lane: LaneMonitor::default(),
             segments: Segments::closed(),
-            rails: rails::Rails::default(),
+            rails: Rails::default(),
         }
     }
 
@@ -214,21 +320,14 @@ impl Session {
     ) {
         self.segments.begin(shared, ours, theirs, keys.is_none());
         self.keys = keys;
-        self.peer_answers = theirs.answers;
-        self.answers_process_queries = theirs.process_status;
+        self.peer.set_abilities(theirs);
         self.bulk_in_datagrams = ours.bulk_in_datagrams || theirs.bulk_in_datagrams;
         self.ending.restart();
         self.epoch = self.epoch.wrapping_add(1);
         self.id = ours.session;
         self.lanes.restart();
-        self.rails = rails::Rails::new(self.connection.is_initiator());
-        self.control_lane = control_lane::LaneMonitor::new();
-    }
-
-    /// Returns the name of one of its remote endpoints for errors.
-    pub(super) fn name_of(&self, peers: &PeerTable, remote: u32) -> Option<RemoteName> {
-        let endpoint = peers.at(remote)?.endpoint;
-        Some(RemoteName { engine: self.engine, locators: self.locators, endpoint })
+        self.rails = Rails::new(self.connection.is_initiator());
+        self.control_lane = LaneMonitor::new();
     }
 
     /// Queues a control frame for the next segment.
@@ -254,5 +353,34 @@ impl Session {
             self.push_control(control);
             cx.add_work(Work::Flush);
         }
+    }
+}
+
+/// What only tests read and change.
+#[cfg(any(test, feature = "sim"))]
+impl Session {
+    pub(crate) fn rendezvous(&self) -> &SessionRendezvous {
+        &self.rendezvous
+    }
+
+    #[cfg(test)]
+    pub(super) fn one_sided(&self) -> &SessionOneSided {
+        &self.one_sided
+    }
+
+    #[cfg(test)]
+    pub(super) fn fences(&self) -> &Fences {
+        &self.fences
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_bulk_in_datagrams(&mut self, is_set: bool) {
+        self.bulk_in_datagrams = is_set;
+    }
+
+    /// As if another session had been established in its slot.
+    #[cfg(test)]
+    pub(super) fn change_id(&mut self) {
+        self.id += 1;
     }
 }

@@ -6,8 +6,10 @@
 
 use std::collections::HashMap;
 
+use super::Limits;
 use super::credit::{ReceiveCredit, ReceiveCredits, WINDOW_MAX};
-use super::{Limits, Session};
+use super::peer_engine::PeerEngine;
+use super::segments::Segments;
 use crate::proto::context::{Cx, SharedState};
 use crate::proto::core::{Config, Core, ENVELOPES_MIN};
 use crate::proto::ready::Work;
@@ -242,25 +244,28 @@ impl ReceiveCredits {
     }
 }
 
-impl Session {
-    /// Extends the windows, if need be, after an unexpected message has come.
+impl Segments {
+    /// Extends the windows of the session with `engine`, if need be, after an unexpected message
+    /// has come.
     #[inline]
-    pub(in crate::proto) fn extend_windows(&mut self, cx: &mut Cx<'_>) {
-        let windows = self.segments.receive_credits_mut().both_mut();
-        if cx.shared.offers.extend_windows((cx.slot, self.engine), windows, &cx.shared.config) {
+    pub(in crate::proto) fn extend_windows(&mut self, cx: &mut Cx<'_>, engine: u64) {
+        let windows = self.receive_credits_mut().both_mut();
+        if cx.shared.offers.extend_windows((cx.slot, engine), windows, &cx.shared.config) {
             cx.add_work(Work::Flush);
         }
     }
+}
 
-    /// Returns the limits to announce in this engine's hello to the peer. They are reserved during
-    /// all attempts to connect.
+impl PeerEngine {
+    /// Returns the limits to announce in this engine's hello to it. They are reserved during all
+    /// attempts to connect.
     ///
     /// RR-CREDIT-4.
     pub(crate) fn offer_in_hello(&mut self, cx: &mut Cx<'_>, id: u64) -> Limits {
         let SharedState { offers, config, .. } = &mut *cx.shared;
-        let limits = offers.make(config, self.engine, id);
-        if std::mem::replace(&mut self.has_offer, true) {
-            let is_over = offers.end(self.engine);
+        let limits = offers.make(config, self.id(), id);
+        if self.begin_offer() {
+            let is_over = offers.end(self.id());
             debug_assert!(!is_over, "the offer goes on with this hello");
         }
         limits
@@ -269,13 +274,12 @@ impl Session {
     /// Ends the own offer of the session, which is connected, or stops trying. Returns whether
     /// something is free with that.
     fn end_own_offer(&mut self, cx: &mut Cx<'_>) -> bool {
-        let has_offer = std::mem::take(&mut self.has_offer);
-        let offers = &mut cx.shared.offers;
+        let (has_offer, offers) = (self.end_offer(), &mut cx.shared.offers);
         debug_assert!(
-            !has_offer || offers.by_engine.contains_key(&self.engine) || planted!(ForgetOffers),
+            !has_offer || offers.by_engine.contains_key(&self.id()) || planted!(ForgetOffers),
             "an offer stays until it ends"
         );
-        has_offer && offers.end(self.engine)
+        has_offer && offers.end(self.id())
     }
 }
 
@@ -316,7 +320,7 @@ impl SharedState {
 impl Core {
     /// Ends the own offer of a session that is connected, or stops trying.
     pub(in crate::proto) fn end_own_offer(&mut self, session: u32) {
-        if self.with(session, |it, mut cx| it.end_own_offer(&mut cx)) == Some(true) {
+        if self.with(session, |it, mut cx| it.peer.end_own_offer(&mut cx)) == Some(true) {
             self.extend_others();
         }
     }
@@ -350,7 +354,7 @@ impl Core {
             if let Some((session, mut cx)) = self.enter(slot)
                 && session.is_connected()
             {
-                session.extend_windows(&mut cx);
+                session.segments.extend_windows(&mut cx, session.peer.id());
             }
         }
         // Those of the visited that still are low have been noted again, and come first.

@@ -3,6 +3,7 @@
 use super::Session;
 use super::credit::ReceiveCredit;
 use super::ending::Sequel;
+use super::fence::Fences;
 use crate::proto::context::{Cx, SharedState};
 use crate::proto::core::{Action, Core};
 use crate::proto::effects::Effects;
@@ -46,24 +47,28 @@ impl Core {
         if session.ending.failure().is_some() {
             return;
         }
-        let (engine, was_connected) = (session.engine, session.is_connected());
+        let (engine, was_connected) = (session.peer.id(), session.is_connected());
         let is_gap = was_connected && !session.ending.is_leaving() && may_lose_completed;
         // The user has removed all of the peer: later events, such as a goodbye that crossed the
         // one of this side, are no failure for a user that inserts it again.
-        let is_removed = session.ending.is_leaving() && session.remotes.is_empty();
+        let is_removed = session.ending.is_leaving() && session.peer.remotes().is_empty();
         let failure = if is_removed { PeerFailure::Removed } else { failure };
         let sequel = session.ending.end(failure.clone());
         session.connection.fail();
         session.keys = None;
-        tracing::debug!(me = self.shared.engine, peer = session.engine, "session ended: {failure}");
+        tracing::debug!(
+            me = self.shared.engine,
+            peer = session.peer.id(),
+            "session ended: {failure}"
+        );
         session.segments.clear_control();
         if sequel == Sequel::None {
             session.waiting.clear();
-            session.fences.clear();
+            session.fences = Fences::default();
         }
         session.one_sided.end();
         let lanes = session.lanes.take_all();
-        let remotes: Vec<u32> = session.remotes.iter().collect();
+        let remotes: Vec<u32> = session.peer.remotes().iter().collect();
         for lane in lanes {
             self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
         }
@@ -178,7 +183,7 @@ impl Core {
         let slice_of = self.remove_operation(id).and_then(|ended| ended.slice_of);
         let ended = cause.clone().ended(name);
         self.shared.operations.end_receive(id, slice_of, ended, effects);
-        self.with(slot, |it, mut cx| it.look_at_fences(&mut cx));
+        self.with(slot, |it, mut cx| it.fences.look(&mut cx));
     }
 
     /// Fails a receive whose sender has abandoned the message.

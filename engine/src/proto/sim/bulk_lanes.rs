@@ -16,7 +16,7 @@ impl Net {
         else {
             return;
         };
-        let session = here.core.sessions.at(slot as usize).unwrap().id;
+        let session = here.core.sessions.at(slot as usize).unwrap().id();
         let name = here.core.shared.lanes.get(lane).unwrap().number();
         let there = &mut self.engines[peer].core;
         let hello = lane_hello(engine_id(number), session, name);

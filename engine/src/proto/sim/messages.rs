@@ -12,8 +12,8 @@ use super::shared_memory::source_of;
 use crate::proto::core::Core;
 use crate::proto::effects::{Arrival, CompletionLevel, Effects, Ended};
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::{SendRequest, Staged, must_wait};
 use crate::proto::session::Session;
+use crate::proto::session::send::{SendRequest, Staged, must_wait};
 use crate::proto::table::Id;
 
 /// A flow of messages: what a receive of it has to return.
@@ -227,7 +227,10 @@ impl Net {
                 engine.memory.bytes.is_empty()
                     && engine.slots.values().all(|&slot| {
                         engine.core.session(slot).is_some_and(Session::is_settled)
-                            && engine.core.session(slot).map_or(0, |it| it.segments.waiting_bytes())
+                            && engine
+                                .core
+                                .session(slot)
+                                .map_or(0, |it| it.segments().waiting_bytes())
                                 == 0
                     })
             })

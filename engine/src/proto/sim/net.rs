@@ -227,7 +227,7 @@ impl Net {
                 let Engine { core, memory, slots, .. } = &mut self.engines[to];
                 let used = core.handle_bytes(slots[&from], &bytes, now_ns, memory);
                 assert_eq!(used, Ok(bytes.len()));
-                core.with(slots[&from], |it, cx| it.segments.acknowledge_received(cx));
+                core.with(slots[&from], |it, cx| it.segments_mut().acknowledge_received(cx));
             }
             Event::Acked { to, peer, token } => self.acknowledge(to, peer, token),
             Event::Lost { to, peer, token } => self.lose(to, peer, token),

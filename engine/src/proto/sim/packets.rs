@@ -108,7 +108,7 @@ impl Net {
         opener.core.connect(opener.slots.get(&1).copied().unwrap_or(0), self.events.now_ns);
         let known = acceptor.core.shared().peers().get(acceptor.peers[&(0, 0)]);
         let slot = known.expect("it is inserted").session;
-        acceptor.core.with(slot, |it, _| it.ending.note_reported());
+        acceptor.core.with(slot, |it, _| it.ending_mut().note_reported());
         self.connect(0, 1, id, keys_of(seed));
         for number in [0, 1] {
             let peer = 1 - number;
@@ -286,12 +286,12 @@ impl Net {
         match action {
             // Rails of equal index are paired to paths.
             Action::PairRails { session } => {
-                core.with(session, |it, cx| it.rails.describe_first_path(&cx));
+                core.with(session, |it, cx| it.rails_mut().describe_first_path(&cx));
                 for rail in (1..RAILS as u8).filter(|_| number == 0) {
                     let path = path_number(rail, rail);
                     let at = core
                         .enter(session)
-                        .and_then(|(it, cx)| it.rails.add_path(&cx, path))
+                        .and_then(|(it, cx)| it.rails_mut().add_path(&cx, path))
                         .unwrap();
                     paths.open_other_path(core, self.events.now_ns, session, path, at);
                 }

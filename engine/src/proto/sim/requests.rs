@@ -4,7 +4,7 @@ use crate::proto::core::Core;
 use crate::proto::effects::{CompletionLevel, Effects, Ended};
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::{SendRequest, Staged};
+use crate::proto::session::send::{SendRequest, Staged};
 use crate::proto::table::Id;
 
 /// Returns a send from endpoint 0.

@@ -114,14 +114,14 @@ impl Net {
             });
         }
         let Engine { core, slots, .. } = &mut self.engines[number];
-        core.with(slots[&peer], |it, cx| it.segments.resend_all(cx, false));
+        core.with(slots[&peer], |it, cx| it.segments_mut().resend_all(cx, false));
         self.end_ring(number, peer);
     }
 
     /// Sends one datagram. Returns `false` if there is none.
     pub(crate) fn transmit(&mut self, from: usize, to: usize, slot: u32) -> bool {
         let core = &mut self.engines[from].core;
-        let waiting = core.session(slot).map_or(0, |it| it.segments.waiting_bytes());
+        let waiting = core.session(slot).map_or(0, |it| it.segments().waiting_bytes());
         let asks = match (self.has_rings, self.is_silent) {
             (true, _) => Asks::WhenAwaited,
             (false, true) => Asks::Always,
@@ -151,7 +151,7 @@ impl Net {
     /// Sends waiting stream segments.
     fn transmit_by_stream(&mut self, from: usize, to: usize, slot: u32) {
         if self.has_rings && self.now_ns().is_multiple_of(4) {
-            self.engines[from].core.with(slot, |it, cx| it.segments.acknowledge_received(cx));
+            self.engines[from].core.with(slot, |it, cx| it.segments_mut().acknowledge_received(cx));
         }
         let Some(stream_ns) = self.stream_ns else { return };
         while let Some((bytes, _)) =
@@ -214,6 +214,6 @@ impl Net {
     /// Reports to the sender that a datagram was lost.
     pub(crate) fn lose(&mut self, from: usize, to: usize, token: u64) {
         let Engine { core, slots, .. } = &mut self.engines[from];
-        core.with(slots[&to], |it, cx| it.segments.handle_segment_lost(cx, token));
+        core.with(slots[&to], |it, cx| it.segments_mut().handle_segment_lost(cx, token));
     }
 }

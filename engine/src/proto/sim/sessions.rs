@@ -55,10 +55,10 @@ pub(crate) fn connect(
     keys: SessionKeys,
 ) -> [u32; 2] {
     let slot = opener.shared().peers().session_of(acceptor_engine).unwrap();
-    opener.with(slot, |it, mut cx| it.connection.connect(&mut cx, 0));
+    opener.with(slot, |it, mut cx| it.connection_mut().connect(&mut cx, 0));
     let (ours, theirs) = (opener.shared().offer(id), acceptor.shared().offer(id));
     let other = accept_with(acceptor, opener_engine, (theirs, ours), keys.clone());
-    let connection = &mut opener.sessions.at_mut(slot as usize).unwrap().connection;
+    let connection = opener.sessions.at_mut(slot as usize).unwrap().connection_mut();
     connection.handle_connected(0, 1);
     connection.handle_reply(0, HelloStatus::Accepted);
     opener.establish(slot, ours, theirs, keys);

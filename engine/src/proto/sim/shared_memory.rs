@@ -127,7 +127,7 @@ impl Net {
         let ring = rings.newest;
         let last = ends.map(|(from, to)| {
             let engine = &self.engines[from];
-            engine.core.session(engine.slots[&to]).and_then(|it| it.rendezvous.ring())
+            engine.core.session(engine.slots[&to]).and_then(|it| it.rendezvous().ring())
         });
         if self.random.hits(500_000) {
             rings.lost.extend(last.into_iter().flatten());
@@ -159,9 +159,9 @@ impl Net {
                 if !rings.lost.contains(&piece.header.ring.get()) {
                     rings.written.push_back((number, peer, piece.header, bytes));
                 }
-                engine
-                    .core
-                    .with(slot, |it, cx| it.rendezvous.handle_piece_written(cx, piece.length));
+                engine.core.with(slot, |it, cx| {
+                    it.rendezvous_mut().handle_piece_written(cx, piece.length)
+                });
             }
             if has_more {
                 engine.core.shared_mut().ready_mut().add_last(slot, Work::Piece);

@@ -103,13 +103,13 @@ fn completed_sends_may_be_lost_until_the_peer_acknowledges_them() {
     let mut bench = Bench::new(Config::for_tests());
     let slot = bench.slot;
     for _ in 0..2 {
-        assert!(!bench.core.session(slot).unwrap().segments.may_lose_completed());
+        assert!(!bench.core.session(slot).unwrap().segments().may_lose_completed());
         bench.send(10, CompletionLevel::Inject);
         assert_eq!((bench.transmit(), bench.flags), (vec![frame::KIND_EAGER], 0));
-        assert!(bench.core.session(slot).unwrap().segments.may_lose_completed());
+        assert!(bench.core.session(slot).unwrap().segments().may_lose_completed());
         bench.acknowledge();
     }
-    assert!(!bench.core.session(slot).unwrap().segments.may_lose_completed());
+    assert!(!bench.core.session(slot).unwrap().segments().may_lose_completed());
 }
 
 /// A peer inserted again for a second endpoint has no session that could still be left.

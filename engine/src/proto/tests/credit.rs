@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn a_message_goes_at_once_where_the_window_has_grown_enough_for_it() {
     let mut bench = Bench::new(Config::for_tests());
-    bench.core.sessions.at_mut(bench.slot as usize).unwrap().segments.forget_window();
+    bench.core.sessions.at_mut(bench.slot as usize).unwrap().segments_mut().forget_window();
     let request = bench.request(100, CompletionLevel::Inject, Hint::None);
     assert!(!bench.core.needs_operation(&request), "credit has grown to 3000 bytes");
     bench.send(950, CompletionLevel::Inject);
@@ -32,7 +32,7 @@ fn what_an_attempt_to_connect_gives_back_extends_windows_that_met_the_bound() {
         bench.core.shared_mut().offer_to(engine, engine);
     }
     let window = |bench: &Bench| {
-        bench.core.sessions.at(bench.slot as usize).unwrap().segments.receive_credits().both()[0]
+        bench.core.sessions.at(bench.slot as usize).unwrap().segments().receive_credits().both()[0]
             .window()
     };
     for _ in 0..16 {
@@ -72,7 +72,7 @@ fn window_shrinks_as_the_messages_that_it_grew_for_are_received() {
     let config = Config { envelope_credits: 16, unexpected_messages: 4000, ..Config::for_tests() };
     let mut bench = Bench::new(config);
     let window = |bench: &Bench| {
-        bench.core.sessions.at(bench.slot as usize).unwrap().segments.receive_credits().both()[0]
+        bench.core.sessions.at(bench.slot as usize).unwrap().segments().receive_credits().both()[0]
             .window()
     };
     let mut held = 0;

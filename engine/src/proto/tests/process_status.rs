@@ -32,6 +32,12 @@ struct Three {
 }
 
 impl Three {
+    /// Reports the end of the silent peer's process, as the kernel does.
+    fn note_process_ended(&mut self, silent: u32) {
+        let engine = self.cores[2].session(silent).unwrap().peer().id();
+        self.cores[2].shared_mut().processes_mut().note_ended(engine);
+    }
+
     /// The first engine knows the others by these addresses, and the last one has this setting.
     fn new(locators: [SocketAddr; 2], process_status: bool) -> Self {
         let config = |process_status| Config { process_status, ..Config::for_tests() };
@@ -111,7 +117,7 @@ impl Three {
             .enter(slot)
             .and_then(|(it, _)| it.judge_engine(self.now_ns, TIMEOUT, paths));
         assert_eq!(decision, Some(Decision::AskForAnswer));
-        self.cores[0].with(slot, |it, cx| it.segments.ask_for_answer(cx));
+        self.cores[0].with(slot, |it, cx| it.segments_mut().ask_for_answer(cx));
         self.deliver();
         self.now_ns += ANSWER_NS;
         let (now_ns, paths) = (self.now_ns, &mut self.paths.paths);
@@ -126,7 +132,7 @@ impl Three {
                 let paths = &mut self.paths.paths;
                 let decision = self.cores[0].judge_silent_peer(slot, self.now_ns, paths);
                 if decision == Decision::AskForAnswer {
-                    self.cores[0].with(slot, |it, cx| it.segments.ask_for_answer(cx));
+                    self.cores[0].with(slot, |it, cx| it.segments_mut().ask_for_answer(cx));
                 }
             }
             self.deliver();
@@ -146,7 +152,7 @@ impl Three {
 fn an_engine_of_the_host_reports_that_the_process_of_a_silent_peer_has_ended() {
     let mut three = Three::on_one_host();
     let silent = three.slot(2);
-    three.cores[2].with(silent, |it, cx| it.note_process_ended(cx));
+    three.note_process_ended(silent);
     three.probe();
     three.pass(2 * SECOND);
     assert_eq!(three.queries, 0, "several probes come before that");
@@ -177,7 +183,7 @@ fn an_engine_that_does_not_answer_questions_is_asked_none() {
     for (locators, status) in [([locator(); 2], false), ([locator(), elsewhere], true)] {
         let mut three = Three::new(locators, status);
         let silent = three.slot(2);
-        three.cores[2].with(silent, |it, cx| it.note_process_ended(cx));
+        three.note_process_ended(silent);
         three.probe();
         three.pass(100 * SECOND);
         assert_eq!((three.queries, three.actions()), (0, vec![]));
@@ -196,7 +202,7 @@ fn a_peer_that_answers_again_is_asked_about_no_longer() {
     assert_eq!((three.queries, three.cores[0].shared.processes.next_due_ns()), (1, None));
     // What comes then is late.
     let silent = three.slot(2);
-    three.cores[2].with(silent, |it, cx| it.note_process_ended(cx));
+    three.note_process_ended(silent);
     three.cores[2].with(three.links[1][1].1, |it, mut cx| {
         it.send_control(&mut cx, status(ENGINES[1], ENDED))
     });
@@ -276,7 +282,7 @@ fn an_engine_that_observes_the_process_is_asked_again_soon() {
     three.pass(60 * SECOND);
     assert!((12..=14).contains(&three.queries), "{}", three.queries);
     let silent = three.slot(2);
-    three.cores[2].with(silent, |it, cx| it.note_process_ended(cx));
+    three.note_process_ended(silent);
     three.pass(6 * SECOND);
     assert_eq!(three.actions().len(), 1);
 }
@@ -289,7 +295,7 @@ fn another_session_in_the_slot_of_one_that_was_asked_has_not_been_asked() {
     three.pass(4 * SECOND);
     assert_eq!(three.queries, 1);
     let (asked, there) = (three.links[1][0].1, three.links[1][1].1);
-    three.cores[0].sessions.at_mut(asked as usize).unwrap().id += 1;
+    three.cores[0].sessions.at_mut(asked as usize).unwrap().change_id();
     three.cores[2].with(there, |it, mut cx| it.send_control(&mut cx, status(ENGINES[1], ENDED)));
     three.deliver();
     assert_eq!(three.actions(), []);

@@ -31,7 +31,7 @@ fn two_paths(config: Config) -> Bench {
         bench.core.shared_mut().poll_action(),
         Some(Action::PairRails { session: bench.slot })
     );
-    bench.core.with(bench.slot, |it, cx| it.rails.describe_first_path(&cx));
+    bench.core.with(bench.slot, |it, cx| it.rails_mut().describe_first_path(&cx));
     bench
 }
 
@@ -87,24 +87,24 @@ fn paths_connect_announced_rails_only() {
     let mut bench = two_paths(Config::for_tests());
     let slot = bench.slot;
     assert_eq!(
-        bench.core.enter(slot).and_then(|(it, cx)| it.rails.add_path(&cx, path_number(0, 0))),
+        bench.core.enter(slot).and_then(|(it, cx)| it.rails_mut().add_path(&cx, path_number(0, 0))),
         None,
         "it exists"
     );
     assert_eq!(
-        bench.core.enter(slot).and_then(|(it, cx)| it.rails.add_path(&cx, path_number(2, 0))),
+        bench.core.enter(slot).and_then(|(it, cx)| it.rails_mut().add_path(&cx, path_number(2, 0))),
         None
     );
     assert_eq!(
-        bench.core.enter(slot).and_then(|(it, cx)| it.rails.add_path(&cx, path_number(0, 2))),
+        bench.core.enter(slot).and_then(|(it, cx)| it.rails_mut().add_path(&cx, path_number(0, 2))),
         None
     );
     assert_eq!(
-        bench.core.enter(slot).and_then(|(it, cx)| it.rails.add_path(&cx, path_number(1, 1))),
+        bench.core.enter(slot).and_then(|(it, cx)| it.rails_mut().add_path(&cx, path_number(1, 1))),
         Some(1)
     );
     assert_eq!(
-        bench.core.enter(slot).and_then(|(it, cx)| it.rails.add_path(&cx, path_number(1, 1))),
+        bench.core.enter(slot).and_then(|(it, cx)| it.rails_mut().add_path(&cx, path_number(1, 1))),
         None,
         "once"
     );
@@ -113,7 +113,7 @@ fn paths_connect_announced_rails_only() {
     // Without datagrams a lane is the first frame of its path.
     bench.lane_of(4, path_number(1, 0));
     let known = bench.core.sessions.at(slot as usize).unwrap();
-    let remotes: Vec<_> = known.rails.paths.iter().map(|path| path.remote).collect();
+    let remotes: Vec<_> = known.rails().paths.iter().map(|path| path.remote).collect();
     assert_eq!(remotes, [None, Some([10, 0, 1, 2].into()), Some([10, 0, 1, 2].into())]);
 }
 
@@ -124,7 +124,7 @@ fn no_grants_on_an_unvalidated_path() {
     let at = bench
         .core
         .enter(bench.slot)
-        .and_then(|(it, cx)| it.rails.add_path(&cx, path_number(1, 1)))
+        .and_then(|(it, cx)| it.rails_mut().add_path(&cx, path_number(1, 1)))
         .unwrap();
     let lanes = [bench.lane_of(3, 0), bench.lane_of(4, path_number(1, 1))];
     bench.receive(4 * 4096);
@@ -145,7 +145,7 @@ fn grants_of_a_failed_path_move_to_another() {
     let at = bench
         .core
         .enter(slot)
-        .and_then(|(it, cx)| it.rails.add_path(&cx, path_number(1, 1)))
+        .and_then(|(it, cx)| it.rails_mut().add_path(&cx, path_number(1, 1)))
         .unwrap();
     bench.core.with(slot, |it, mut cx| it.path_ready(&mut cx, at, 0));
     let lanes = [bench.lane_of(3, 0), bench.lane_of(4, path_number(1, 1))];
@@ -163,8 +163,8 @@ fn grants_of_a_failed_path_move_to_another() {
     // The kernel has released it.
     bench.core.handle_chunk_received(lanes[0], in_kernel, None, 0, &mut bench.results);
     let known = bench.core.sessions.at(slot as usize).unwrap();
-    assert_eq!(known.rendezvous.missing_count(), 2);
-    assert_eq!(known.rails.paths[0].counters().regrants, 2);
+    assert_eq!(known.rendezvous().missing_count(), 2);
+    assert_eq!(known.rails().paths[0].counters().regrants, 2);
 }
 
 /// RR-RAIL-5
@@ -187,15 +187,15 @@ fn backup_carries_bulk_data_while_no_other_path_does() {
         bench.deliver(rail(index, 2).as_bytes()).unwrap();
     }
     let slot = bench.slot;
-    bench.core.with(slot, |it, cx| it.rails.describe_first_path(&cx));
+    bench.core.with(slot, |it, cx| it.rails_mut().describe_first_path(&cx));
     let at = bench
         .core
         .enter(slot)
-        .and_then(|(it, cx)| it.rails.add_path(&cx, path_number(1, 1)))
+        .and_then(|(it, cx)| it.rails_mut().add_path(&cx, path_number(1, 1)))
         .unwrap();
     bench.core.with(slot, |it, mut cx| it.path_ready(&mut cx, at, 0));
     let carries = |bench: &Bench| {
-        let rails = &bench.core.sessions.at(slot as usize).unwrap().rails;
+        let rails = &bench.core.sessions.at(slot as usize).unwrap().rails();
         [rails.carries_bulk(0), rails.carries_bulk(1)]
     };
     assert_eq!(carries(&bench), [true, false]);

@@ -9,7 +9,7 @@ fn bench() -> Bench {
     let config = Config { eager_limit: 10_000, eager_credit_bytes: 1 << 16, ..Config::for_tests() };
     let mut bench = Bench::new(config);
     let session = bench.core.sessions.at_mut(bench.slot as usize).unwrap();
-    session.segments.set_send_credits(SendCredits::new(1000, 1 << 20), 10_000);
+    session.segments_mut().set_send_credits(SendCredits::new(1000, 1 << 20), 10_000);
     (bench.there.envelope_limit, bench.there.byte_limit) = (1000, 1 << 20);
     bench
 }
@@ -79,7 +79,7 @@ fn full_segments_with_checksums_are_within_the_limit() {
         };
         let mut bench = Bench::new(config);
         let session = bench.core.sessions.at_mut(bench.slot as usize).unwrap();
-        session.segments.set_send_credits(SendCredits::new(1000, 1 << 20), 128 << 10);
+        session.segments_mut().set_send_credits(SendCredits::new(1000, 1 << 20), 128 << 10);
         bench.use_checksums(true);
         bench.send(LONG.into(), CompletionLevel::Inject);
         bench.send(length, CompletionLevel::Inject);

@@ -32,8 +32,8 @@ fn received(world: &World, senders: usize) -> Vec<u64> {
     let of = |sender: usize| {
         let engine = world.look(sender).unwrap().state.core().shared().engine();
         let mut sessions = core.sessions().iter();
-        let session = sessions.find(|(_, session)| session.engine == engine);
-        let paths = session.map(|(_, session)| &session.rails.paths);
+        let session = sessions.find(|(_, session)| session.peer().id() == engine);
+        let paths = session.map(|(_, session)| &session.rails().paths);
         paths.into_iter().flatten().map(|path| path.counters().bytes_received).sum()
     };
     (1..=senders).map(of).collect()

@@ -27,7 +27,7 @@ use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::SendRequest;
+use crate::proto::session::send::SendRequest;
 use crate::proto::table::Id;
 use crate::snapshot::percentile;
 

@@ -49,11 +49,11 @@ impl SessionPath {
                     continue;
                 }
                 PacketEvent::Lost { token } => {
-                    session.segments.handle_segment_lost(cx.reborrow(), token)
+                    session.segments_mut().handle_segment_lost(cx.reborrow(), token)
                 }
                 // With several paths the smallest counts.
                 PacketEvent::PayloadBytesMax { bytes } if self.rail_health.is_none() => {
-                    session.segments.set_segment_bytes(cx.reborrow(), bytes);
+                    session.segments_mut().set_segment_bytes(cx.reborrow(), bytes);
                 }
                 PacketEvent::PayloadBytesMax { .. } => {}
             }
@@ -68,7 +68,7 @@ impl SessionPath {
                 self.set_validation(PathValidation::Silent);
                 cx.shared.processes.note_silent_path(cx.slot);
                 if !self.is_held {
-                    session.segments.resend_all(cx, self.rail_health.is_none());
+                    session.segments_mut().resend_all(cx, self.rail_health.is_none());
                 }
             }
             PathValidation::Untried if self.packets.is_answered() && !self.is_off => {

@@ -21,7 +21,7 @@ struct SegmentSource<'a> {
 
 impl PayloadSource for SegmentSource<'_> {
     fn waiting_bytes(&self) -> usize {
-        if self.is_open { self.session.segments.waiting_bytes() } else { 0 }
+        if self.is_open { self.session.segments().waiting_bytes() } else { 0 }
     }
 
     fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
@@ -37,7 +37,7 @@ impl PayloadSource for SegmentSource<'_> {
             // It uses TCP; on a path that carries nothing it would count as sent.
             return None;
         }
-        let segment = self.session.segments.poll_segment_again(token, room.len(), false)?;
+        let segment = self.session.segments_mut().poll_segment_again(token, room.len(), false)?;
         room[..segment.bytes.len()].copy_from_slice(segment.bytes);
         Some(Filled { token, bytes: segment.bytes.len(), ack_now: true })
     }

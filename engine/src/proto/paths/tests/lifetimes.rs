@@ -156,7 +156,7 @@ fn second_session_with_the_same_id_gets_no_path() {
     net.run_for(5 * MILLI);
     let Engine { paths, core, .. } = &mut net.engines[ACCEPTOR];
     let there = core.sessions.at(SLOT as usize).unwrap();
-    let (id, keys) = (there.id, keys_of(3));
+    let (id, keys) = (there.id(), keys_of(3));
     // Another peer of the same engine.
     let ours = core.shared().offer(id);
     let epoch = core.shared_mut().peers_mut().next_epoch();

@@ -5,9 +5,9 @@ use crate::proto::core::UNTAGGED;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::keys::SessionKeys;
-use crate::proto::send::SendRequest;
 use crate::proto::session::one_sided::Verb;
 use crate::proto::session::one_sided::origin::OneSidedRequest;
+use crate::proto::session::send::SendRequest;
 use crate::proto::sim::{LIMITS, NoEffects, OWN, core_of, locator};
 
 const THERE: u64 = 20;
@@ -23,10 +23,11 @@ fn address_resolves_to_the_current_engine() {
     assert_eq!(core.insert_peer(0, place(), 0), Some(peer));
     let asks = core.shared.peers.get(peer).unwrap().session;
     assert!(
-        core.session(asks).unwrap().is_of_place(&place()) && core.shared.peers.by_engine.is_empty()
+        core.session(asks).unwrap().peer().is_at_place(&place())
+            && core.shared.peers.by_engine.is_empty()
     );
     let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
-    assert!(!core.session(asks).unwrap().is_of_place(&elsewhere));
+    assert!(!core.session(asks).unwrap().peer().is_at_place(&elsewhere));
     let mut before = asks;
     for engine in [THERE, THERE + 1] {
         core.adopt(before, engine, place(), 0, &mut NoEffects);
@@ -34,8 +35,8 @@ fn address_resolves_to_the_current_engine() {
         assert_eq!(core.shared.peers.session_of(engine), Some(session));
         assert_ne!(session, before);
         assert!(
-            !core.session(before).unwrap().is_of_place(&place())
-                && core.session(session).unwrap().is_of_place(&place())
+            !core.session(before).unwrap().peer().is_at_place(&place())
+                && core.session(session).unwrap().peer().is_at_place(&place())
         );
         assert_eq!(core.insert_peer(0, place(), 0), Some(peer));
         assert_eq!(core.insert_peer(engine, place(), 0), Some(peer));
@@ -57,7 +58,7 @@ fn two_addresses_of_one_endpoint_give_one_handle() {
         assert_eq!(handles[0], handles[1]);
         let session = core.shared.peers.get(handles[0]).unwrap().session;
         assert_eq!(core.shared.peers.session_of(THERE), Some(session));
-        assert_eq!(core.session(session).unwrap().ending.failure(), None);
+        assert_eq!(core.session(session).unwrap().ending().failure(), None);
     }
 }
 
@@ -73,7 +74,7 @@ fn connecting_engine_becomes_the_peer_of_its_address() {
         // As with a first message.
         let source = core.shared.peers.remote_of(
             session,
-            core.sessions.at_mut(session as usize).unwrap(),
+            core.sessions.at_mut(session as usize).unwrap().peer_mut(),
             0,
         );
         let source = source.unwrap();
@@ -94,10 +95,10 @@ fn second_handle_of_one_endpoint_is_refused() {
     let asks = core.shared.peers.get(peer).unwrap().session;
     core.adopt(asks, THERE, place(), 0, &mut NoEffects);
     let session = core.session(asks).unwrap();
-    assert_eq!(session.ending.failure(), Some(&PeerFailure::KnownOtherwise));
+    assert_eq!(session.ending().failure(), Some(&PeerFailure::KnownOtherwise));
     let there = core.shared.peers.session_of(THERE).unwrap();
     assert_eq!(core.shared.peers.get(known).unwrap().session, there);
-    assert_eq!(core.session(there).unwrap().ending.failure(), None);
+    assert_eq!(core.session(there).unwrap().ending().failure(), None);
 }
 
 /// RR-CONN-7
@@ -150,9 +151,11 @@ fn operations_that_wait_for_an_address_continue_with_its_engine() {
     core.adopt(asks, THERE, place(), 0, &mut NoEffects);
     let [asks, there] =
         [asks, core.destination(peer).unwrap().session].map(|it| core.session(it).unwrap());
-    assert!(asks.waiting.is_empty() && asks.one_sided.has_all_staged() && asks.fences.is_empty());
-    assert_eq!((&there.waiting, there.fences.len()), (&[send].into(), 1));
-    assert_eq!(there.one_sided.next(None), Some(get));
+    assert!(
+        asks.waiting().is_empty() && asks.one_sided().has_all_staged() && asks.fences().is_empty()
+    );
+    assert_eq!((there.waiting(), there.fences().len()), (&[send].into(), 1));
+    assert_eq!(there.one_sided().next(None), Some(get));
 }
 
 /// Peers known by place, peers known by address, and each of the former found again.

@@ -114,10 +114,10 @@ impl Session {
         paths: &mut Paths,
     ) -> Option<Decision> {
         let frames = self.segments.frames_received();
-        let answers_by_lane = !self.segments.has_datagrams() && self.peer_answers;
+        let answers_by_lane = !self.segments.has_datagrams() && self.peer.answers();
         let has_paths = self.segments.has_datagrams()
             && paths.all().next().is_some()
-            && (timeout.is_chosen || self.peer_answers);
+            && (timeout.is_chosen || self.peer.answers());
         let is_peer = self.is_connected() && self.keys.is_some();
         if !is_peer || !(answers_by_lane || has_paths) {
             return None;

@@ -236,7 +236,7 @@ impl Session {
         let holds_long = self.segments.holds_long();
         let goodbye = self.goodbye_progress(is_taken);
         let is_connected = self.is_connected();
-        let Self { control_lane, connection, rails, locators, ending, .. } = self;
+        let Self { control_lane, connection, rails, peer, ending, .. } = self;
         let facts = Facts {
             now_ns,
             peer_timeout,
@@ -247,7 +247,7 @@ impl Session {
             has_left: goodbye.is_done,
             holds_long,
             rails,
-            locator: locators.first(),
+            locator: peer.locators().first(),
         };
         (control_lane, facts)
     }

@@ -71,6 +71,11 @@ impl AtRest for LaneFailures {
 }
 
 impl Session {
+    /// Handles a lane that the peer has no space for; it is retried a little later.
+    pub(crate) fn handle_lane_refused(&mut self, cx: &mut Cx<'_>, lane: Id, now_ns: u64) {
+        self.lanes.handle_refused(cx, &mut self.rails, lane, now_ns);
+    }
+
     /// Requests lanes, from the loop or from the peer, if that is not done yet.
     pub(super) fn request_lanes(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
         if !self.lanes.note_request() {

@@ -276,7 +276,7 @@ impl SessionLanes {
     }
 
     /// Handles a lane that the peer has no space for; it is retried a little later.
-    pub(crate) fn handle_refused(
+    pub(super) fn handle_refused(
         &mut self,
         cx: &mut Cx<'_>,
         rails: &mut Rails,

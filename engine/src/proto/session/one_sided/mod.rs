@@ -28,6 +28,8 @@ use std::collections::VecDeque;
 
 use super::control_frame::ControlFrame;
 use super::segments::window::is_before;
+use crate::proto::context::Cx;
+use crate::proto::ready::Work;
 use crate::proto::regions::KeyName;
 use crate::proto::table::Id;
 use crate::wire::FrameError;
@@ -184,6 +186,13 @@ impl OneSidedState {
 }
 
 impl SessionOneSided {
+    /// Blocks messages, for lack of credit or space; frames without credit may go.
+    pub(super) fn block_messages(&self, cx: &mut Cx<'_>) {
+        if !self.has_ready() {
+            cx.remove_work(Work::Stage);
+        }
+    }
+
     /// Returns the state, which exists from now on.
     fn state(&mut self) -> &mut OneSidedState {
         self.0.get_or_insert_default()
@@ -224,7 +233,7 @@ impl SessionOneSided {
 
     /// Returns the number of operations of this side that were not sent.
     #[inline]
-    fn waiting_count(&self) -> usize {
+    pub(super) fn waiting_count(&self) -> usize {
         self.0.as_ref().map_or(0, |it| it.waiting.len())
     }
 

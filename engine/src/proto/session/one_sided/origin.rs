@@ -17,7 +17,7 @@ use crate::proto::operation::{Cause, Operation, OperationState};
 use crate::proto::ready::Work;
 use crate::proto::receive::LongMatch;
 use crate::proto::regions::Refusal;
-use crate::proto::send::{SendRefusal, Staged};
+use crate::proto::session::send::{SendRefusal, Staged};
 use crate::proto::table::Id;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::done::STATUS_ABANDONED;
@@ -178,7 +178,7 @@ impl Core {
     pub(crate) fn peers_operated_on(&self) -> impl Iterator<Item = Id> {
         let sessions = self.sessions.iter().filter(|(_, it)| it.one_sided.is_used());
         sessions.filter_map(|(_, session)| {
-            session.remotes.iter().find_map(|remote| self.shared.peers.id_at(remote))
+            session.peer.remotes().iter().find_map(|remote| self.shared.peers.id_at(remote))
         })
     }
 
@@ -330,7 +330,7 @@ impl Session {
         request: &OneSidedRequest,
     ) -> Option<&mut [u8]> {
         let Cx { slot, shared: SharedState { config, pool, ready, .. } } = cx;
-        if !self.takes_put_now(config, request) {
+        if !self.is_plain_put(config, request) || self.one_sided.waiting_count() > 0 {
             return None;
         }
         let header = request.put_header(target);
@@ -338,16 +338,6 @@ impl Session {
         let room = stage_put(segments, pool, &header, request.hint)?;
         ready.add(slot, Work::Flush);
         Some(room)
-    }
-
-    /// Returns whether a put completes as soon as it is staged in one frame, and none waits.
-    #[inline]
-    pub(in crate::proto) fn takes_put_now(
-        &self,
-        config: &Config,
-        request: &OneSidedRequest,
-    ) -> bool {
-        self.is_plain_put(config, request) && self.one_sided.waiting_count() == 0
     }
 
     /// Returns whether a put completes as soon as it is staged in one frame.
@@ -387,7 +377,7 @@ impl Session {
                 return Ok(Some(id));
             }
             (OperationState::AwaitReply { .. }, Some(refusal)) => {
-                Ended::Refused(refusal, self.name_of(&cx.shared.peers, remote))
+                Ended::Refused(refusal, self.peer.name_of(&cx.shared.peers, remote))
             }
             (&mut OperationState::AwaitReply { bytes: wanted }, None) => {
                 let got = payload.len() as u64;
@@ -463,6 +453,6 @@ impl Session {
         if may_send && self.is_connected() {
             cx.add_work(Work::Stage);
         }
-        self.look_at_fences(cx);
+        self.fences.look(cx);
     }
 }

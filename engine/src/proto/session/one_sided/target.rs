@@ -2,6 +2,7 @@
 
 use zerocopy::IntoBytes;
 
+use super::super::peer_engine::PeerEngine;
 use super::super::rendezvous::Offered;
 use super::super::rendezvous::serving::Serving;
 use super::super::segments::{SegmentId, Segments};
@@ -14,7 +15,7 @@ use crate::proto::operation::{NO_REMOTE, Operation, OperationState};
 use crate::proto::ready::Work;
 use crate::proto::receive::{LongMatch, LongMatched};
 use crate::proto::regions::{Access, Granted, Refusal, Regions};
-use crate::proto::send::Staged;
+use crate::proto::session::send::Staged;
 use crate::proto::table::Id;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::one_sided::{
@@ -302,6 +303,41 @@ impl ReplyForm {
     }
 }
 
+impl Cx<'_> {
+    /// Returns what an operation may access, and from where it comes with which remote `data`; or
+    /// why it may not.
+    fn check_access(
+        &mut self,
+        from: &mut PeerEngine,
+        request: Request<'_>,
+        data: Option<u64>,
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<Result<(Granted, Arrival), Refusal>, FrameError> {
+        let header = request.header;
+        let target = header.target_endpoint.get();
+        if !self.shared.endpoints.is_open(target) {
+            return Ok(Err(Refusal::Endpoint));
+        }
+        let source = header.source_endpoint.get();
+        let remote = self.shared.peers.remote_of(self.slot, from, source);
+        let remote = remote.ok_or(FrameError::UnknownSource(source))?;
+        let peer = debug_assert_some!(self.shared.peers.id_at(remote), "a source is known");
+        let peer = peer.ok_or(FrameError::UnknownSource(source))?;
+        // Other operations have none, whatever the frame contains.
+        let is_put = matches!(header.kind, frame::KIND_PUT | frame::KIND_PUT_RTS);
+        let data = data.filter(|_| is_put);
+        let (key, offset, length) = (header.key.get(), header.offset.get(), header.length.get());
+        let regions = &mut self.shared.regions;
+        let granted = regions.check(from.id(), key, offset, length, request.access(), now_ns);
+        let granted = granted.and_then(|granted| match data {
+            Some(_) if !effects.can_report(target) => Err(Refusal::Busy),
+            _ => Ok(granted),
+        });
+        Ok(granted.map(|it| (it, Arrival { peer, context: 0, tag: key, length, data })))
+    }
+}
+
 impl Session {
     /// Handles an operation on this engine's memory, received as frame `number`. Returns a put
     /// whose bytes are to be pulled.
@@ -326,7 +362,7 @@ impl Session {
             return Ok(None);
         }
         let request = Request { number, header };
-        let checked = self.check_access(cx, request, data, now_ns, effects)?;
+        let checked = cx.check_access(&mut self.peer, request, data, now_ns, effects)?;
         let done = checked
             .and_then(|checked| self.one_sided.execute(cx, header, checked, operands, effects));
         let answer = done.unwrap_or_else(|refusal| {
@@ -340,39 +376,6 @@ impl Session {
                 Ok(None)
             }
         }
-    }
-
-    /// Returns what an operation may access, and from where it comes with which remote `data`; or
-    /// why it may not.
-    fn check_access(
-        &mut self,
-        cx: &mut Cx<'_>,
-        request: Request<'_>,
-        data: Option<u64>,
-        now_ns: u64,
-        effects: &mut impl Effects,
-    ) -> Result<Result<(Granted, Arrival), Refusal>, FrameError> {
-        let header = request.header;
-        let target = header.target_endpoint.get();
-        if !cx.shared.endpoints.is_open(target) {
-            return Ok(Err(Refusal::Endpoint));
-        }
-        let source = header.source_endpoint.get();
-        let remote = cx.shared.peers.remote_of(cx.slot, self, source);
-        let remote = remote.ok_or(FrameError::UnknownSource(source))?;
-        let peer = debug_assert_some!(cx.shared.peers.id_at(remote), "a source is known");
-        let peer = peer.ok_or(FrameError::UnknownSource(source))?;
-        // Other operations have none, whatever the frame contains.
-        let is_put = matches!(header.kind, frame::KIND_PUT | frame::KIND_PUT_RTS);
-        let data = data.filter(|_| is_put);
-        let (key, offset, length) = (header.key.get(), header.offset.get(), header.length.get());
-        let regions = &mut cx.shared.regions;
-        let granted = regions.check(self.engine, key, offset, length, request.access(), now_ns);
-        let granted = granted.and_then(|granted| match data {
-            Some(_) if !effects.can_report(target) => Err(Refusal::Busy),
-            _ => Ok(granted),
-        });
-        Ok(granted.map(|it| (it, Arrival { peer, context: 0, tag: key, length, data })))
     }
 
     /// Tries to stage the data of reply `id` to operation `to` of the peer.

@@ -7,9 +7,10 @@
 //!
 //! All lengths are as `TCP_MAXSEG` counts them: an IP packet without the fixed headers.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::super::Session;
+use super::Rails;
 use crate::proto::context::{Cx, SharedState};
 use crate::proto::core::Action;
 use crate::proto::silence::Resent;
@@ -203,7 +204,7 @@ impl Session {
     ///
     /// RR-LANE-8.
     pub(crate) fn note_segments_lost(&self, cx: Cx<'_>, at: u8, bytes: u16, now_ns: u64) -> bool {
-        let Some(pair) = self.rails.pair(at, self.locators.first()) else { return false };
+        let Some(pair) = self.rails.pair(at, self.peer.locators().first()) else { return false };
         // Shorter segments are not made, whichever length a peer reports.
         let bytes = bytes.max(SEGMENT_BYTES_SAFE + 1);
         let is_new = cx.shared.segment_limits.learn(pair, bytes, now_ns);
@@ -216,13 +217,14 @@ impl Session {
         }
         is_new
     }
+}
 
-    /// The connection of a lane did not come about. If it was to have short segments it was not for
-    /// the length of others that they were lost.
-    pub(crate) fn doubt_segments_lost(&self, cx: Cx<'_>, lane: Id) {
+impl Rails {
+    /// The connection of a lane to `listener` did not come about. If it was to have short segments
+    /// it was not for the length of others that they were lost.
+    pub(crate) fn doubt_segments_lost(&self, cx: Cx<'_>, lane: Id, listener: SocketAddr) {
         let limited = cx.shared.lanes.get(lane).filter(|bulk| bulk.has_segment_limit());
-        let pair = limited.and_then(|bulk| self.rails.pair(bulk.path(), self.locators.first()));
-        if let Some(pair) = pair {
+        if let Some(pair) = limited.and_then(|bulk| self.pair(bulk.path(), listener)) {
             cx.shared.segment_limits.forget(pair);
         }
     }

@@ -58,7 +58,7 @@ impl Core {
                 session.open_lanes_of_new_paths(&mut cx, now_ns);
                 while session.grant_next(&mut cx, now_ns) {}
                 if !session.segments.control().is_empty() {
-                    session.flush_unless_granting(cx);
+                    session.rendezvous.flush_unless_granting(cx, &session.lanes);
                 }
             }
         }
@@ -169,6 +169,13 @@ impl SessionRendezvous {
     fn grants_soon(&self, lanes: &SessionLanes, table: &BulkLanes) -> bool {
         !self.queue.is_empty() && lanes.has_granted_chunks(table)
     }
+
+    /// Flushes control frames of the session now, unless they can wait for the next grants.
+    fn flush_unless_granting(&self, mut cx: Cx<'_>, lanes: &SessionLanes) {
+        if !self.grants_soon(lanes, &cx.shared.lanes) {
+            cx.add_work(Work::Flush);
+        }
+    }
 }
 
 impl Session {
@@ -236,18 +243,11 @@ impl Session {
         true
     }
 
-    /// Flushes control frames now, unless they can wait for the next grants.
-    fn flush_unless_granting(&self, mut cx: Cx<'_>) {
-        if !self.rendezvous.grants_soon(&self.lanes, &cx.shared.lanes) {
-            cx.add_work(Work::Flush);
-        }
-    }
-
     /// Sends DONE with the next grants, or at once if there will be none soon.
     pub(super) fn send_done(&mut self, cx: Cx<'_>, done: ControlFrame) {
         if self.is_connected() {
             self.push_control(done);
-            self.flush_unless_granting(cx);
+            self.rendezvous.flush_unless_granting(cx, &self.lanes);
         }
     }
 }

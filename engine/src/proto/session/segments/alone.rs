@@ -21,7 +21,7 @@ use crate::proto::data_bytes::DataBytes;
 use crate::proto::hint::Hint;
 use crate::proto::packet;
 use crate::proto::ready::Work;
-use crate::proto::send::{SendRequest, eager_header};
+use crate::proto::session::send::{SendRequest, eager_header};
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::frame_range::{RING_SHORT_BYTES, RingBytes};
 use crate::wire::one_sided::ONE_SIDED_HEADER_BYTES;
@@ -136,7 +136,8 @@ pub(crate) struct PostedPut<'a> {
 impl PostedFrame for PostedPut<'_> {
     #[inline(always)]
     fn may_go_now(&self, session: &Session, config: &Config) -> bool {
-        session.takes_put_now(config, self.request)
+        session.is_plain_put(config, self.request)
+            && session.one_sided.waiting_count() == 0
             && ONE_SIDED_HEADER_BYTES + self.bytes.len() <= session.segments.frame_bytes_max()
     }
 

@@ -96,7 +96,7 @@ impl Session {
             let (target, source) = (header.target_endpoint.get(), header.source_endpoint.get());
             let named = u32::from(target) | u32::from(source) << 16;
             if !matches!(&ends, Some(Ends { named: before, .. }) if *before == named) {
-                let remote = self.remotes.index_of(source);
+                let remote = self.peer.remotes().index_of(source);
                 let Some(peer) = cx.shared.peers.id_at(remote) else { break };
                 let Some(matcher) = cx.shared.endpoints.get_mut(target) else { break };
                 ends = Some(Ends { named, remote, peer, matcher });
@@ -163,7 +163,7 @@ impl Session {
         if envelope.context == REQUESTS {
             actions.push_back(Action::Requests);
         }
-        if offers.extend_windows((slot, self.engine), credits.both_mut(), config) {
+        if offers.extend_windows((slot, self.peer.id()), credits.both_mut(), config) {
             cx.add_work(Work::Flush);
         }
         true
@@ -206,7 +206,7 @@ impl Session {
             let (true, Some(bytes)) = (is_plain, rest.get(..length as usize)) else { break };
             let named = (header.source_endpoint, header.target_endpoint);
             if !matches!(&ends, Some((before, _)) if *before == named) {
-                let remote = self.remotes.index_of(named.0.get());
+                let remote = self.peer.remotes().index_of(named.0.get());
                 let Some(peer) = cx.shared.peers.id_at(remote) else { break };
                 if !cx.shared.endpoints.is_open(named.1.get()) {
                     break;
@@ -216,7 +216,7 @@ impl Session {
             let Some((_, peer)) = ends else { break };
             let (key, access) = (header.key.get(), Access::REMOTE_WRITE);
             let offset = header.offset.get();
-            let granted = cx.shared.regions.grant(self.engine, key, offset, length, access);
+            let granted = cx.shared.regions.grant(self.peer.id(), key, offset, length, access);
             let Some((region, start)) = granted else { break };
             // A put that cannot be written is repeated, and rejected, by the general path.
             if effects.put(region, start, bytes).is_err() {

@@ -352,7 +352,7 @@ impl Core {
             }
             Frame::Done(done) => self.handle_done(slot, done, effects),
             Frame::Matched(matched) => {
-                self.with(slot, |it, mut cx| it.handle_matched(&mut cx, matched, effects));
+                self.with(slot, |it, mut cx| cx.handle_matched(&it.fences, matched, effects));
             }
             Frame::Refused(refused) => self.handle_refused(slot, refused, effects),
             Frame::LanesWanted => {
@@ -376,7 +376,10 @@ impl Core {
             })?,
             Frame::ProcessQuery(query) => self.handle_process_query(slot, query, now_ns),
             Frame::ProcessStatus(status) => {
-                let handled = self.with(slot, |it, cx| it.handle_process_status(cx, status));
+                let handled = self.with(slot, |it, mut cx| {
+                    let from = (it.id, it.peer.locators().first());
+                    cx.handle_process_status(from, status)
+                });
                 handled.unwrap_or(Ok(()))?;
             }
             Frame::Goodbye(goodbye) => {

@@ -7,7 +7,7 @@ use super::uncommon::Uncommon;
 use super::window::FRAMES_MAX;
 use super::{OpenSegment, Segments};
 use crate::proto::hint::Hint;
-use crate::proto::send::SendRequest;
+use crate::proto::session::send::SendRequest;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 /// Frames of the window that are reserved for control frames.

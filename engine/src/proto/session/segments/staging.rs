@@ -17,7 +17,7 @@ use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::operation::OperationState;
 use crate::proto::ready::Work;
-use crate::proto::send::{SendRequest, Staged, eager_header, rts_header};
+use crate::proto::session::send::{SendRequest, Staged, eager_header, rts_header};
 use crate::proto::table::Id;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
@@ -246,7 +246,7 @@ impl Session {
         let staged = self.segments.stage_frame(&mut cx, id, (&request, target));
         let Some(staged) = staged else {
             // Acknowledgements, credit and sent segments resume it.
-            self.block_messages(&mut cx);
+            self.one_sided.block_messages(&mut cx);
             return Staged::Blocked;
         };
         self.waiting.pop_front();

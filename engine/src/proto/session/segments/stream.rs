@@ -7,7 +7,7 @@ use super::segment::LONG_PAYLOAD_BYTES;
 use super::uncommon::Uncommon;
 use crate::proto::context::Cx;
 use crate::proto::ready::Work;
-use crate::proto::send::SendRequest;
+use crate::proto::session::send::SendRequest;
 
 impl Session {
     /// Returns the route of a message that would be the next segment, whole and alone, without

@@ -114,7 +114,9 @@ fn cma_source_with_wrong_length_or_null_address_is_rejected() {
     net.send(FLOW, 5000, CompletionLevel::Delivery);
     let engine = &mut net.engines[0];
     let id = engine.core.poll_waiting().unwrap();
-    let crate::proto::send::Staged::Source { room } = engine.core.stage(id) else { panic!() };
+    let crate::proto::session::send::Staged::Source { room } = engine.core.stage(id) else {
+        panic!()
+    };
     assert_eq!(room.len(), 16);
     // In several pieces.
     room.copy_from_slice(CmaSource::new_zeroed().as_bytes());

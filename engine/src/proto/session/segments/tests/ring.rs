@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::proto::core::Core;
-use crate::proto::send::SendRequest;
+use crate::proto::session::send::SendRequest;
 use crate::proto::sim::{RingEntry, send_request};
 use crate::wire::segment::FLAG_ACK_REQUESTED;
 use crate::wire::{FrameRange, KeptFrames};

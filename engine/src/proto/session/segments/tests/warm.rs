@@ -7,7 +7,7 @@ use crate::proto::core::Core;
 use crate::proto::effects::{Effects, Ended};
 use crate::proto::hint::Hint;
 use crate::proto::ready::Work;
-use crate::proto::send::{SendRequest, Staged};
+use crate::proto::session::send::{SendRequest, Staged};
 use crate::proto::sim::{receive_request, send_request};
 use crate::proto::table::Id;
 

@@ -2,20 +2,20 @@
 
 use std::collections::VecDeque;
 
-use super::core::{Core, UNTAGGED};
-use super::effects::{CompletionLevel, Effects, Ended};
-use super::failure::PeerFailure;
-use super::hint::Hint;
-use super::operation::{Operation, OperationState};
-use super::operations::Operations;
-use super::peers::PeerTable;
-use super::session::fence::target_of;
-use super::session::segments::stage_in_segment;
-use super::table::Id;
+use super::fence::{Fences, target_of};
+use super::segments::stage_in_segment;
 use crate::proto::context::Cx;
+use crate::proto::core::{Core, UNTAGGED};
+use crate::proto::effects::{CompletionLevel, Effects, Ended};
+use crate::proto::failure::PeerFailure;
+use crate::proto::hint::Hint;
+use crate::proto::operation::{Operation, OperationState};
+use crate::proto::operations::Operations;
+use crate::proto::peers::PeerTable;
 use crate::proto::ready::Work;
 use crate::proto::session::Session;
 use crate::proto::session::segments::uncommon::Uncommon;
+use crate::proto::table::Id;
 use crate::wire::{DATA_BYTES, Eager, Rts, eager, frame};
 
 /// Maximum number of waiting sends that another one overtakes, since the scan takes time.
@@ -100,35 +100,26 @@ pub(crate) struct SendDestination {
     pub(crate) endpoint: u16,
 }
 
-impl Session {
-    /// Blocks its messages, for lack of credit or space; frames without credit may go.
-    pub(super) fn block_messages(&self, cx: &mut Cx<'_>) {
-        if !self.one_sided.has_ready() {
-            cx.remove_work(Work::Stage);
-        }
-    }
-}
-
-impl Session {
+impl Cx<'_> {
     /// Handles MATCHED for an eager message that reports its match.
     pub(super) fn handle_matched(
         &mut self,
-        cx: &mut Cx<'_>,
+        fences: &Fences,
         matched: &crate::wire::Matched,
         effects: &mut impl Effects,
     ) {
         let id = Id::from_u64(matched.operation.get());
-        match cx.shared.operations.get(id) {
+        match self.shared.operations.get(id) {
             Some(operation)
-                if operation.session == cx.slot
+                if operation.session == self.slot
                     && matches!(operation.state, OperationState::AwaitMatch) =>
             {
                 let accepted = operation.length;
-                cx.shared.operations.remove(id);
+                self.shared.operations.remove(id);
                 effects.complete(id, Ended::Sent { accepted });
-                self.look_at_fences(cx);
+                fences.look(self);
             }
-            _ => cx.shared.counters.stale_frames += 1,
+            _ => self.shared.counters.stale_frames += 1,
         }
     }
 }
@@ -157,7 +148,7 @@ impl Operation {
 
 impl Core {
     /// Returns the session of a peer that can be sent to, and its endpoint there. After reporting a
-    /// refusal, call [`Ending::note_reported`](super::session::ending::Ending::note_reported).
+    /// refusal, call [`Ending::note_reported`](super::ending::Ending::note_reported).
     #[inline(always)]
     pub(crate) fn destination(&self, peer: Id) -> Result<SendDestination, SendRefusal> {
         let remote = self.shared.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;
@@ -258,7 +249,7 @@ impl Core {
             self.with(slot, |it, mut cx| it.connection.connect(&mut cx, now_ns));
         }
         if self.shared.operations.get(id).is_some_and(|operation| operation.fence) {
-            self.with(slot, |it, cx| it.fence(&cx, id));
+            self.with(slot, |it, cx| it.fences.add(&cx, id));
         }
     }
 
@@ -279,7 +270,8 @@ impl Core {
                 if !is_message || session.fences.is_empty() || planted!(IgnoreFence) {
                     return Some(id);
                 }
-                if let Some(id) = session.first_unfenced(&mut cx) {
+                let Session { fences, segments, waiting, epoch, .. } = session;
+                if let Some(id) = fences.first_unfenced(&mut cx, (segments, *epoch), waiting) {
                     return Some(id);
                 }
                 // Fences hold messages only.
