@@ -236,7 +236,7 @@ impl Engine {
         state.paths.set_nics(state.rails.used().iter().map(|rail| rail.nic_index));
         state.rings.note_attached();
         driver.set_rails(state.rails.used()).map_err(failed)?;
-        state.core.shared_mut().set_rails(state.rails.announced());
+        state.core.shared_mut().rails_mut().set(state.rails.announced());
         listeners.into_iter().try_for_each(|it| driver.listen(it.into_inner())).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
         driver.enable_shared_memory(state.core.shared().engine());

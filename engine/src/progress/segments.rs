@@ -27,7 +27,7 @@ impl LaneCx<'_> {
         let now_ns = *self.now_ns;
         let session = self.core.session(session)?;
         let pair = session.rails().pair(at, session.peer().locators().first())?;
-        self.core.shared().segment_limits().limit(pair, passing, now_ns)
+        self.core.shared().rails().segment_limits().limit(pair, passing, now_ns)
     }
 
     /// Looks whether a connection of a session, on the path at a position, stands still because its

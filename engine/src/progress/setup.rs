@@ -115,7 +115,7 @@ impl SetupCx<'_> {
     /// Returns the longest segment of the first connection to a peer. Without datagrams it cannot
     /// be replaced, so its segments are of the usual length from the start.
     fn first_segment_limit(&self, rail: u8, remote: std::net::IpAddr) -> Option<u16> {
-        let limits = self.lanes.core.shared().segment_limits();
+        let limits = self.lanes.core.shared().rails().segment_limits();
         let known = limits.limit((rail, remote), None, *self.lanes.now_ns);
         let is_replaceable = self.announced.port != 0;
         let is_here = self.rails.has_address(remote);

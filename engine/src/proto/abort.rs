@@ -55,7 +55,7 @@ impl Core {
     /// RR-RDV-5.
     pub(crate) fn abort_accesses(&mut self, region: Id, effects: &mut impl Effects) {
         let is_of_region = |operation: &Operation| match operation.role {
-            Role::Target(Some(key)) => self.shared.regions.region_named(key) == Some(region),
+            Role::Target(Some(key)) => self.shared.regions().region_named(key) == Some(region),
             _ => false,
         };
         let hit = self.shared.operations.iter().filter(|(_, operation)| is_of_region(operation));

@@ -90,7 +90,7 @@ impl SharedState {
         capacity: u64,
     ) -> Option<Result<Id, SendRefusal>> {
         let &Claim { endpoint, envelope: MatchEnvelope { context, tag, .. }, .. } =
-            self.claims.claims.get(claim)?;
+            self.endpoints.claims().claims.get(claim)?;
         let selector = Selector { source: None, context, tag, ignore: 0 };
         let made = self.operations.insert_receive(endpoint, &selector, capacity);
         Some(made.ok_or(SendRefusal::OPERATIONS))
@@ -104,17 +104,17 @@ impl Core {
         request: &ReceiveRequest,
     ) -> Result<Option<(Id, Arrival)>, SendRefusal> {
         let Some(arrival) = self.peek(request)? else { return Ok(None) };
-        let SharedState { peers, endpoints, claims, .. } = &mut self.shared;
+        let SharedState { peers, endpoints, .. } = &mut self.shared;
         let (selector, _) = request.selector(peers)?;
         let matcher = endpoints.get_mut(request.endpoint);
         let taken = matcher.and_then(|matcher| matcher.take_unexpected(&selector));
         debug_assert!(taken.is_some(), "what is seen can be taken");
-        Ok(taken.map(|kept| (claims.insert(request.endpoint, kept), arrival)))
+        Ok(taken.map(|kept| (endpoints.claims_mut().insert(request.endpoint, kept), arrival)))
     }
 
     /// Receives a claimed message, which ends the claim.
     pub(crate) fn start_claimed(&mut self, id: Id, claim: Id, effects: &mut impl Effects) {
-        let claim = self.shared.claims.claims.remove(claim);
+        let claim = self.shared.endpoints.claims_mut().claims.remove(claim);
         debug_assert!(claim.is_some(), "a claim that is received has not ended");
         let Some(Claim { envelope, what, .. }) = claim else { return };
         match what {
@@ -129,7 +129,9 @@ impl Core {
     /// Drops a claimed message; its send completes as if it had been received. Returns `false` if
     /// there is no such claim.
     pub(crate) fn discard_claimed(&mut self, claim: Id) -> bool {
-        let Some(claim) = self.shared.claims.claims.remove(claim) else { return false };
+        let Some(claim) = self.shared.endpoints.claims_mut().claims.remove(claim) else {
+            return false;
+        };
         if let Claimed::Here(message) = claim.what {
             self.drop_unexpected(message, |kind| match *kind {
                 Kind::Eager { report: 0, .. } => None,
@@ -148,13 +150,13 @@ impl Core {
         failure: &PeerFailure,
         is_hit: impl Fn(u32, &Message) -> bool,
     ) {
-        let hit = self.shared.claims.kept().filter(|(_, kept)| {
+        let hit = self.shared.endpoints.claims().kept().filter(|(_, kept)| {
             let message = self.shared.unexpected.at(kept.message);
             message.is_some_and(|message| is_hit(kept.envelope.source, message))
         });
         for (id, kept) in hit.collect::<Vec<_>>() {
             let name = self.shared.peers.name_of(&self.sessions, kept.envelope.source);
-            self.shared.claims.lose(id, failure.clone(), name);
+            self.shared.endpoints.claims_mut().lose(id, failure.clone(), name);
             self.drop_unexpected(kept.message, Kind::abandonment);
         }
     }

@@ -9,7 +9,7 @@ impl Core {
         let Self { sessions, shared } = self;
         shared.offers.check();
         shared.lanes.check(sessions);
-        shared.regions.check_counts();
+        shared.regions().check_counts();
         shared.unexpected.check();
         shared.peers.check(sessions);
         shared.rendezvous.check(sessions);
@@ -19,7 +19,7 @@ impl Core {
             let has_deadline = session.connection().deadline_ns().is_some();
             let is_timed = shared.ready.has(slot, Work::Deadline);
             assert!(!has_deadline || is_timed, "session {slot} has a deadline, unlisted");
-            let has_keys = session.keys().is_some() || session.peer().id() == shared.engine;
+            let has_keys = session.keys().is_some() || session.peer().id() == shared.engine();
             assert!(!session.is_connected() || has_keys, "session {slot} is connected, with keys");
         }
     }

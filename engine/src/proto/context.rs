@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::claims::Claims;
 use super::config::Config;
 use super::core::{Action, Core, CoreCounters, ENVELOPES_MIN};
 use super::endpoints::Endpoints;
+use super::hint::Hint;
 use super::operations::Operations;
 use super::peers::PeerTable;
 use super::process_status::Processes;
@@ -14,9 +14,7 @@ use super::regions::Regions;
 use super::session::Session;
 use super::session::lanes::BulkLanes;
 use super::session::offers::Offers;
-use super::session::rails::RailInfo;
-use super::session::rails::segments::SegmentLimits;
-use super::session::rails::shares::Shares;
+use super::session::rails::EngineRails;
 use super::session::rendezvous::Rendezvous;
 use super::session::segments::segment::SegmentPool;
 use super::unexpected::Unexpected;
@@ -25,26 +23,21 @@ use super::unexpected::Unexpected;
 /// used.
 pub(crate) struct SharedState {
     /// The random, non-zero id of the engine.
-    pub(super) engine: u64,
+    engine: u64,
     pub(super) config: Config,
     pub(super) peers: PeerTable,
     pub(super) endpoints: Endpoints,
     pub(super) operations: Operations,
     pub(super) unexpected: Unexpected,
-    /// Messages removed from matching by handle.
-    pub(super) claims: Claims,
     /// The segments of all sessions.
     pub(super) pool: SegmentPool,
     pub(super) lanes: BulkLanes,
     /// Messages that are pulled.
     pub(super) rendezvous: Rendezvous,
-    /// Rails of this engine, if there are several.
-    pub(super) rails: Vec<RailInfo>,
+    pub(super) rails: EngineRails,
     /// Memory of this engine that peers may access.
-    pub(super) regions: Regions,
-    pub(super) shares: Shares,
-    pub(super) segment_limits: SegmentLimits,
-    pub(super) processes: Processes,
+    regions: Regions,
+    processes: Processes,
     pub(super) actions: VecDeque<Action>,
     /// Sessions with work.
     pub(super) ready: Ready,
@@ -65,14 +58,11 @@ impl SharedState {
             endpoints: Endpoints::new(config.hash_seed),
             operations: Operations::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
-            claims: Claims::new(),
             pool: SegmentPool::of(&config),
             lanes: BulkLanes::new(config.bulk_lanes_max, config.bulk_lanes.max(1) as usize),
             rendezvous: Rendezvous::default(),
-            rails: Vec::new(),
+            rails: EngineRails::default(),
             regions: Regions::new(config.regions, config.hash_seed),
-            shares: Shares::default(),
-            segment_limits: SegmentLimits::default(),
             processes: Processes::default(),
             actions: VecDeque::new(),
             ready: Ready::default(),
@@ -108,6 +98,143 @@ impl SharedState {
         self.ready.forget(slot);
         self.lanes.forget(slot);
         self.processes.forget(slot);
+    }
+}
+
+/// What the loop reads and changes of the owners.
+impl SharedState {
+    /// Returns the id of this engine.
+    #[inline]
+    pub(crate) fn engine(&self) -> u64 {
+        self.engine
+    }
+
+    #[inline]
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns all outstanding operations.
+    #[inline]
+    pub(crate) fn operations(&self) -> &Operations {
+        &self.operations
+    }
+
+    /// Returns the sessions with work.
+    #[inline]
+    pub(crate) fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// Returns the same, for the loop to take sessions from it.
+    #[inline]
+    pub(crate) fn ready_mut(&mut self) -> &mut Ready {
+        &mut self.ready
+    }
+
+    /// Returns all bulk lanes.
+    #[inline]
+    pub(crate) fn lanes(&self) -> &BulkLanes {
+        &self.lanes
+    }
+
+    /// Returns the same, mutable.
+    #[inline]
+    pub(crate) fn lanes_mut(&mut self) -> &mut BulkLanes {
+        &mut self.lanes
+    }
+
+    #[inline]
+    pub(crate) fn counters(&self) -> CoreCounters {
+        self.counters
+    }
+
+    /// Returns the directory of peers.
+    #[inline]
+    pub(crate) fn peers(&self) -> &PeerTable {
+        &self.peers
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn peers_mut(&mut self) -> &mut PeerTable {
+        &mut self.peers
+    }
+
+    /// Returns the endpoints of this engine.
+    #[inline]
+    pub(crate) fn endpoints(&self) -> &Endpoints {
+        &self.endpoints
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn endpoints_mut(&mut self) -> &mut Endpoints {
+        &mut self.endpoints
+    }
+
+    /// Returns what is known of processes of peers.
+    pub(crate) fn processes(&self) -> &Processes {
+        &self.processes
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn processes_mut(&mut self) -> &mut Processes {
+        &mut self.processes
+    }
+
+    /// Returns the registered memory that peers may access.
+    pub(crate) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn regions_mut(&mut self) -> &mut Regions {
+        &mut self.regions
+    }
+
+    /// Returns the store of unexpected messages.
+    #[inline]
+    pub(crate) fn unexpected(&self) -> &Unexpected {
+        &self.unexpected
+    }
+
+    /// Returns the segments of all sessions.
+    #[inline]
+    pub(crate) fn pool(&self) -> &SegmentPool {
+        &self.pool
+    }
+
+    /// Returns the rendezvous state of all sessions.
+    #[inline]
+    pub(crate) fn rendezvous(&self) -> &Rendezvous {
+        &self.rendezvous
+    }
+
+    /// Counts a send with a hint.
+    #[inline]
+    pub(crate) fn note_hinted_send(&mut self, hint: Hint) {
+        self.rendezvous.note_hinted_send(hint);
+    }
+
+    /// Sets the limit on bulk bytes outstanding in datagrams, of all peers.
+    pub(crate) fn set_datagram_window(&mut self, bytes: u64) {
+        self.config.datagram_window_bytes = bytes;
+    }
+
+    /// Returns the envelopes and bytes of the windows of sessions, and of unexpected messages of
+    /// closed ones.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn reserved(&self) -> (u64, u64) {
+        self.offers.reserved()
+    }
+
+    /// Returns the rails of this engine.
+    pub(crate) fn rails(&self) -> &EngineRails {
+        &self.rails
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn rails_mut(&mut self) -> &mut EngineRails {
+        &mut self.rails
     }
 }
 

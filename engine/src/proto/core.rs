@@ -190,3 +190,56 @@ impl Core {
         }
     }
 }
+
+/// Access for the loop. It changes a session by the methods of that, which it gets by
+/// [`Core::enter`] and [`Core::with`].
+impl Core {
+    /// Returns what all sessions share.
+    #[inline]
+    pub(crate) fn shared(&self) -> &SharedState {
+        &self.shared
+    }
+
+    /// Returns the same, mutable.
+    #[inline]
+    pub(crate) fn shared_mut(&mut self) -> &mut SharedState {
+        &mut self.shared
+    }
+
+    /// Returns the session in a slot.
+    #[inline]
+    pub(crate) fn session(&self, slot: u32) -> Option<&Session> {
+        self.sessions.at(slot as usize)
+    }
+
+    /// Returns all sessions.
+    #[inline]
+    pub(crate) fn sessions(&self) -> &Table<Session> {
+        &self.sessions
+    }
+
+    /// Returns the session of an operation; of a receive, that of its source.
+    #[cfg(test)]
+    pub(crate) fn session_of_operation(&self, id: Id) -> u32 {
+        let session = self.shared.operations.get(id).map(|operation| operation.session);
+        session
+            .or_else(|| Some(self.shared.source_of(id)?.session))
+            .unwrap_or(super::operation::NO_SESSION)
+    }
+}
+
+/// Hooks for simulations.
+#[cfg(any(test, feature = "sim"))]
+impl Core {
+    /// Queues an action for the loop, as if the protocol had requested it.
+    #[cfg_attr(not(test), allow(dead_code, reason = "a test asks for it"))]
+    pub(crate) fn act_next(&mut self, action: Action) {
+        self.shared.actions.push_back(action);
+    }
+
+    /// Returns the session in a slot, for tests that corrupt it.
+    #[cfg_attr(not(test), allow(dead_code, reason = "a test asks for it"))]
+    pub(crate) fn session_mut(&mut self, slot: u32) -> Option<&mut Session> {
+        self.sessions.at_mut(slot as usize)
+    }
+}

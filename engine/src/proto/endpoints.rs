@@ -1,5 +1,6 @@
 //! Endpoints of an engine: opening, and closing with their pending operations.
 
+use super::claims::Claims;
 use super::context::SharedState;
 use super::core::{Core, ENDPOINTS_MAX};
 use super::effects::{Effects, Ended};
@@ -35,11 +36,23 @@ pub(crate) struct Endpoints {
     next: u16,
     /// Seed of the hash tables of their matchers.
     hash_seed: u64,
+    /// Messages removed from their matching by handle.
+    claims: Claims,
 }
 
 impl Endpoints {
     pub(super) fn new(hash_seed: u64) -> Self {
-        Self { places: Vec::new(), len: 0, next: 0, hash_seed }
+        Self { places: Vec::new(), len: 0, next: 0, hash_seed, claims: Claims::new() }
+    }
+
+    /// Returns the messages removed from matching by handle.
+    pub(super) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    /// Returns the same, mutable.
+    pub(super) fn claims_mut(&mut self) -> &mut Claims {
+        &mut self.claims
     }
 
     #[inline]
@@ -189,7 +202,7 @@ impl SharedState {
     /// Returns whether a send of a closed endpoint is unsent or unacknowledged. A send to a receive
     /// of this same engine may wait forever.
     pub(crate) fn is_sending_of_closed(&self) -> bool {
-        let own = self.peers.session_of(self.engine);
+        let own = self.peers.session_of(self.engine());
         let mut closed = self.closed_operations();
         closed.any(|(_, it)| it.is_sending() && Some(it.session) != own)
     }
@@ -222,7 +235,7 @@ impl Core {
         let Some(mut matcher) = self.shared.endpoints.close(endpoint) else { return };
         let mut messages = Vec::new();
         matcher.drain_all_unexpected(|kept| messages.push(kept.message));
-        messages.extend(self.shared.claims.remove_all_of(endpoint));
+        messages.extend(self.shared.endpoints.claims.remove_all_of(endpoint));
         for message in messages {
             self.drop_unexpected(message, Kind::abandonment);
         }

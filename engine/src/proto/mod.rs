@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 mod abort;
-mod access;
 mod claims;
 mod config;
 #[cfg(any(test, feature = "sim"))]

@@ -300,7 +300,7 @@ impl Session {
     /// RR-END-8.
     pub(crate) fn check_answer(&self, cx: Cx<'_>, now_ns: u64, paths: &mut Paths) {
         if let Some(since_ns) = self.silent_since_ns(paths) {
-            cx.shared.processes.note_silent(cx.slot, self, since_ns, now_ns);
+            cx.shared.processes_mut().note_silent(cx.slot, self, since_ns, now_ns);
         }
     }
 }
@@ -320,7 +320,7 @@ impl Cx<'_> {
         if !matches!(status, UNKNOWN | RUNNING | ENDED) {
             return Err(FrameError::BadProcessStatus(status));
         }
-        let (from, processes) = ((self.slot, session_id), &mut self.shared.processes);
+        let (from, processes) = ((self.slot, session_id), &mut self.shared.processes_mut());
         let Some(index) = processes.position_asked(from, engine) else {
             self.shared.counters.stale_frames += 1;
             return Ok(());
@@ -343,12 +343,12 @@ impl Core {
         let is_observed =
             session.is_some_and(|(_, it)| it.is_connected() && it.segments().has_ring());
         let Some((session, mut cx)) = self.enter(slot) else { return };
-        if !session.takes_control() || !cx.shared.processes.may_reply(slot, now_ns) {
+        if !session.takes_control() || !cx.shared.processes_mut().may_reply(slot, now_ns) {
             return;
         }
-        let status = if cx.shared.processes.ended.contains(&engine) {
+        let status = if cx.shared.processes_mut().ended.contains(&engine) {
             ENDED
-        } else if engine == cx.shared.engine || is_observed {
+        } else if engine == cx.shared.engine() || is_observed {
             RUNNING
         } else {
             UNKNOWN
@@ -368,11 +368,12 @@ impl Core {
     ) -> Decision {
         let session = self.sessions.at(slot as usize);
         let engine = session.map_or(0, |session| session.peer().id());
-        let Some(is_asked_about) = self.shared.processes.judge(slot, session, now_ns, paths) else {
+        let Some(is_asked_about) = self.shared.processes_mut().judge(slot, session, now_ns, paths)
+        else {
             return Decision::Nothing;
         };
         if is_asked_about {
-            let processes = &mut self.shared.processes;
+            let processes = &mut self.shared.processes_mut();
             for asked in processes.choose_asked((slot, session), &self.sessions, now_ns) {
                 let query = ControlFrame::process_query(engine);
                 self.with(asked, |it, mut cx| it.send_control(&mut cx, query));

@@ -438,9 +438,9 @@ fn a_backup_carries_bulk_data_of_a_session_that_began_by_it() {
             world.add_host_with(&[link; 2]);
             world.start(host, host as u64 + 1, config(), loop_config()).unwrap();
             let core = world.engine(host).unwrap().state.core_mut();
-            let mut rails = core.shared().rails().to_vec();
+            let mut rails = core.shared().rails().infos().to_vec();
             rails[1].role = ROLE_BACKUP;
-            core.shared_mut().set_rails(rails);
+            core.shared_mut().rails_mut().set(rails);
         }
         world.net.borrow_mut().set_rail_fault(failing, 0, Some(RailFault::BLACKHOLE));
         connect(&mut world, 0, 1);

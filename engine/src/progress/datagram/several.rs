@@ -34,7 +34,7 @@ impl LaneCx<'_> {
         if !known.connection().is_initiator() || !known.is_connected() {
             return;
         }
-        let ours = core.shared().rails();
+        let ours = core.shared().rails().infos();
         let driver = &mut self.driver;
         let reach = |our: usize, their: usize| {
             // At most 16 each, as frames limit them.

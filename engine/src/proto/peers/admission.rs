@@ -100,12 +100,12 @@ impl Core {
         answered: u32,
     ) -> Result<Admission, HelloStatus> {
         // No other engine has this engine's id.
-        if engine == 0 || engine == self.shared.engine || session_id == 0 || epoch == 0 {
+        if engine == 0 || engine == self.shared.engine() || session_id == 0 || epoch == 0 {
             return Err(HelloStatus::Malformed);
         }
         let hello = PendingHello { engine, epoch, answered };
         match self.enter_engine(engine) {
-            Some((session, cx)) => hello.judge(session, cx.shared.engine)?,
+            Some((session, cx)) => hello.judge(session, cx.shared.engine())?,
             None => {
                 // Nothing is evicted for an unauthenticated peer.
                 let left = self.shared.config.sessions_max - self.sessions.len();

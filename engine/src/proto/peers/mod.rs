@@ -151,7 +151,7 @@ impl Core {
         }
         self.evict_some();
         let (slot, _) = self.shared.peers.new_session(&mut self.sessions, engine, locators)?;
-        if engine == self.shared.engine {
+        if engine == self.shared.engine() {
             self.with(slot, |it, cx| it.establish_loopback(cx));
         }
         Some(slot)

@@ -41,7 +41,7 @@ impl Core {
     pub(crate) fn is_loopback(&self, session: u32) -> bool {
         self.sessions
             .at(session as usize)
-            .is_some_and(|known| known.peer.id() == self.shared.engine)
+            .is_some_and(|known| known.peer.id() == self.shared.engine())
     }
 
     /// Passes the staged segments of the loopback session to its receiving side. Returns `true` if

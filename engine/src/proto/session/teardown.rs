@@ -57,7 +57,7 @@ impl Core {
         session.connection.fail();
         session.keys = None;
         tracing::debug!(
-            me = self.shared.engine,
+            me = self.shared.engine(),
             peer = session.peer.id(),
             "session ended: {failure}"
         );

@@ -93,7 +93,7 @@ impl Net {
                 speed_mbps: 1000,
                 role,
             };
-            engine.core.shared_mut().set_rails(roles.iter().enumerate().map(info).collect());
+            engine.core.shared_mut().rails_mut().set(roles.iter().enumerate().map(info).collect());
         }
         net.stall(1_000_000);
         net

@@ -128,7 +128,7 @@ impl Three {
     fn pass(&mut self, for_ns: u64) {
         let end_ns = self.now_ns + for_ns;
         while self.now_ns < end_ns {
-            while let Some(slot) = self.cores[0].shared.processes.next_silent(self.now_ns) {
+            while let Some(slot) = self.cores[0].shared.processes_mut().next_silent(self.now_ns) {
                 let paths = &mut self.paths.paths;
                 let decision = self.cores[0].judge_silent_peer(slot, self.now_ns, paths);
                 if decision == Decision::AskForAnswer {
@@ -161,7 +161,7 @@ fn an_engine_of_the_host_reports_that_the_process_of_a_silent_peer_has_ended() {
     let (session, session_id, observer) = (three.slot(0), 1, locator());
     assert_eq!(three.actions(), [Action::ProcessEnded { session, session_id, observer }]);
     three.pass(100 * SECOND);
-    assert_eq!((three.queries, three.cores[0].shared.processes.next_due_ns()), (1, None));
+    assert_eq!((three.queries, three.cores[0].shared.processes_mut().next_due_ns()), (1, None));
 }
 
 /// RR-END-8
@@ -199,7 +199,7 @@ fn a_peer_that_answers_again_is_asked_about_no_longer() {
     assert_eq!(three.queries, 1);
     three.paths.answer(0, three.now_ns);
     three.pass(20 * SECOND);
-    assert_eq!((three.queries, three.cores[0].shared.processes.next_due_ns()), (1, None));
+    assert_eq!((three.queries, three.cores[0].shared.processes_mut().next_due_ns()), (1, None));
     // What comes then is late.
     let silent = three.slot(2);
     three.note_process_ended(silent);

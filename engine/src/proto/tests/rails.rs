@@ -17,7 +17,7 @@ fn rail(index: u8, count: u8) -> RailFrame {
 /// Creates an engine and its peer with two rails each, paired one by one.
 fn two_paths(config: Config) -> Bench {
     let mut bench = Bench::new(config);
-    bench.core.shared_mut().set_rails(vec![info(0), info(1)]);
+    bench.core.shared_mut().rails_mut().set(vec![info(0), info(1)]);
     bench.core.with(bench.slot, |it, cx| it.announce_rails(cx));
     assert_eq!(bench.transmit(), [frame::KIND_RAIL; 2]);
     assert_eq!(
@@ -72,7 +72,7 @@ fn invalid_rails_close_the_session() {
 #[test]
 fn single_rail_is_announced_to_a_multi_rail_peer() {
     let mut bench = Bench::new(Config::for_tests());
-    bench.core.shared_mut().set_rails(vec![info(0)]);
+    bench.core.shared_mut().rails_mut().set(vec![info(0)]);
     bench.core.with(bench.slot, |it, cx| it.announce_rails(cx));
     assert!(bench.transmit().is_empty());
     bench.deliver(rail(1, 2).as_bytes()).unwrap();
@@ -182,7 +182,11 @@ fn lane_abandoned_by_the_peer_is_closed() {
 #[test]
 fn backup_carries_bulk_data_while_no_other_path_does() {
     let mut bench = Bench::new(Config { bulk_lanes_max: 4, ..Config::for_tests() });
-    bench.core.shared_mut().set_rails(vec![info(0), RailInfo { role: ROLE_BACKUP, ..info(1) }]);
+    bench
+        .core
+        .shared_mut()
+        .rails_mut()
+        .set(vec![info(0), RailInfo { role: ROLE_BACKUP, ..info(1) }]);
     for index in 0..2 {
         bench.deliver(rail(index, 2).as_bytes()).unwrap();
     }

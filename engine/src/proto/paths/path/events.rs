@@ -66,7 +66,7 @@ impl SessionPath {
                 tracing::debug!(session = cx.slot, "path does not answer; messages use TCP");
                 self.needs_sum = true;
                 self.set_validation(PathValidation::Silent);
-                cx.shared.processes.note_silent_path(cx.slot);
+                cx.shared.processes_mut().note_silent_path(cx.slot);
                 if !self.is_held {
                     session.segments_mut().resend_all(cx, self.rail_health.is_none());
                 }

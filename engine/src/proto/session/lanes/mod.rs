@@ -356,7 +356,7 @@ impl Core {
         {
             session.open_missing_lanes(&mut cx, now_ns);
         }
-        let seed = self.shared.config.hash_seed ^ self.shared.engine.rotate_left(32);
+        let seed = self.shared.config.hash_seed ^ self.shared.engine().rotate_left(32);
         let is_own_turn = self.shared.lanes.is_own_turn(seed);
         self.serve_some(now_ns, |wait, _| wait == Wait::Time || is_own_turn);
         for (lane, bulk) in self.shared.lanes.iter() {

@@ -448,7 +448,7 @@ impl Session {
     fn release_role(&mut self, cx: &mut Cx<'_>, role: Role) {
         let may_send = self.one_sided.note_ended(role);
         if let Role::Target(Some(key)) = role {
-            cx.shared.regions.end(key, cx.slot);
+            cx.shared.regions_mut().end(key, cx.slot);
         }
         if may_send && self.is_connected() {
             cx.add_work(Work::Stage);

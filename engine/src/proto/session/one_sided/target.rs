@@ -8,7 +8,7 @@ use super::super::rendezvous::serving::Serving;
 use super::super::segments::{SegmentId, Segments};
 use super::super::{ControlFrame, Session, ShortReply};
 use super::{Role, SHORT_REPLY_BYTES, SessionOneSided};
-use crate::proto::context::{Cx, SharedState};
+use crate::proto::context::Cx;
 use crate::proto::effects::{Arrival, Effects};
 use crate::proto::hint::Hint;
 use crate::proto::operation::{NO_REMOTE, Operation, OperationState};
@@ -95,7 +95,7 @@ impl SessionOneSided {
     ) -> Result<Answer, Refusal> {
         let start = granted.start + u64::from(planted!(ShiftPut));
         effects.put(granted.region, start, bytes)?;
-        cx.shared.regions.invalidate_by(header);
+        cx.shared.regions_mut().invalidate_by(header);
         let target = header.target_endpoint.get();
         effects.accessed(granted.region, Access::REMOTE_WRITE, target, arrival);
         Ok(self.answer(cx, header, &[], effects))
@@ -138,7 +138,6 @@ impl SessionOneSided {
         source: &[u8],
         effects: &mut impl Effects,
     ) -> Result<Answer, Refusal> {
-        let SharedState { regions, operations, .. } = &mut *cx.shared;
         let (length, target) = (header.length.get(), header.target_endpoint.get());
         let to = header.operation.get();
         let (remote, state) = (arrival.peer.index() as u32, OperationState::Replying { to });
@@ -149,23 +148,23 @@ impl SessionOneSided {
             role: Role::Target(Some(granted.key)),
             ..Operation::new(target, cx.slot, remote, state)
         };
-        if !regions.begin(granted.key, cx.slot) {
+        if !cx.shared.regions_mut().begin(granted.key, cx.slot) {
             return Err(Refusal::Key);
         }
         let is_write = header.kind == frame::KIND_PUT_RTS;
-        let Some(id) = operations.insert(operation) else {
-            regions.end(granted.key, cx.slot);
+        let Some(id) = cx.shared.operations.insert(operation) else {
+            cx.shared.regions_mut().end(granted.key, cx.slot);
             return Err(Refusal::Busy);
         };
         let (region, start) = (granted.region, granted.start);
         if let Err(refusal) = effects.bind_region(id, region, start, length, (target, is_write)) {
-            operations.remove(id);
-            regions.end(granted.key, cx.slot);
+            cx.shared.operations.remove(id);
+            cx.shared.regions_mut().end(granted.key, cx.slot);
             return Err(refusal);
         }
         if is_write {
             self.state().served += 1;
-            regions.invalidate_by(header);
+            cx.shared.regions_mut().invalidate_by(header);
             let source = CmaSource::of_frame(source);
             let offered = Offered { send_operation: to, hint: Hint::None, first: 0, source };
             return Ok(Answer::Pull(LongMatch { id, offered, arrival }));
@@ -328,7 +327,7 @@ impl Cx<'_> {
         let is_put = matches!(header.kind, frame::KIND_PUT | frame::KIND_PUT_RTS);
         let data = data.filter(|_| is_put);
         let (key, offset, length) = (header.key.get(), header.offset.get(), header.length.get());
-        let regions = &mut self.shared.regions;
+        let regions = &mut self.shared.regions_mut();
         let granted = regions.check(from.id(), key, offset, length, request.access(), now_ns);
         let granted = granted.and_then(|granted| match data {
             Some(_) if !effects.can_report(target) => Err(Refusal::Busy),

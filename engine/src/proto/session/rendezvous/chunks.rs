@@ -67,7 +67,7 @@ impl Session {
             let lanes = self.lanes.ids().len();
             self.segments.eager_limit_mut().handle_lone_chunk(&rate, copy_speed, lanes);
         }
-        cx.shared.shares.note_chunk(&self.rails, at, (length, granted_ns), now_ns);
+        cx.shared.rails.shares_mut().note_chunk(&self.rails, at, (length, granted_ns), now_ns);
         self.lanes.handle_carried(&mut cx.shared.lanes, lane);
         cx.add_work(Work::Grant);
         cx.shared.lanes.mark_runnable(lane);

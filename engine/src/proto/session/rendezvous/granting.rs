@@ -3,10 +3,9 @@
 use super::super::lanes::lane::BulkLane;
 use super::super::lanes::{BulkLanes, SessionLanes, Wait};
 use super::super::rails::schedule::{GrantTarget, LaneSchedule, Next};
-use super::super::rails::shares::RailUse;
 use super::super::{ControlFrame, Session};
 use super::SessionRendezvous;
-use crate::proto::context::{Cx, SharedState};
+use crate::proto::context::Cx;
 use crate::proto::core::Core;
 use crate::proto::hint::Hint;
 use crate::proto::ready::Work;
@@ -48,8 +47,7 @@ impl Core {
         }
         if self.shared.ready.len(Work::Grant) > 0 {
             let Self { sessions, shared } = &mut *self;
-            let SharedState { lanes, rails, shares, .. } = shared;
-            shares.refresh(RailUse { sessions, lanes, rails }, now_ns);
+            shared.rails.split(sessions, &shared.lanes, now_ns);
         }
         while let Some(slot) = self.shared.ready.take(Work::Grant) {
             if let Some((session, mut cx)) = self.enter(slot)
@@ -213,7 +211,7 @@ impl Session {
     /// none, or enough is granted on all.
     fn grant_on_lane(&mut self, cx: &mut Cx<'_>, chunks: (u64, u64), now_ns: u64) -> bool {
         let left = self.rendezvous.ungranted(&cx.shared.operations);
-        let (lanes, shares) = (&cx.shared.lanes, &cx.shared.shares);
+        let (lanes, shares) = (&cx.shared.lanes, cx.shared.rails.shares());
         let schedule = LaneSchedule::new((&self.lanes, &self.rails), lanes, shares, now_ns);
         let GrantTarget { lane, chunk_bytes, is_last } = match schedule.choose(left, chunks) {
             Next::Now(choice) => choice,

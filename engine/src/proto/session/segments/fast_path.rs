@@ -216,7 +216,8 @@ impl Session {
             let Some((_, peer)) = ends else { break };
             let (key, access) = (header.key.get(), Access::REMOTE_WRITE);
             let offset = header.offset.get();
-            let granted = cx.shared.regions.grant(self.peer.id(), key, offset, length, access);
+            let granted =
+                cx.shared.regions_mut().grant(self.peer.id(), key, offset, length, access);
             let Some((region, start)) = granted else { break };
             // A put that cannot be written is repeated, and rejected, by the general path.
             if effects.put(region, start, bytes).is_err() {
