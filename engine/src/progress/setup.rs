@@ -149,7 +149,7 @@ impl SetupCx<'_> {
             let way = at.and_then(|at| known.rails().way(at, known.peer().locators().first()));
             way.is_some_and(|(remote, rail)| {
                 !self.lanes.paths.is_rail_down(rail)
-                    && !self.rails.is_taken_for(remote.ip(), &known.peer().locators())
+                    && !self.rails.is_taken_for(remote.ip(), known.peer().locators())
             })
         })
     }
@@ -166,7 +166,7 @@ impl SetupCx<'_> {
         }
         let ends = self.lanes.driver.addresses(key);
         let is_first =
-            ends.is_none_or(|ends| self.rails.is_first_path(&known.peer().locators(), ends));
+            ends.is_none_or(|ends| self.rails.is_first_path(known.peer().locators(), ends));
         if is_first { 0 } else { NO_PATH }
     }
 
@@ -226,7 +226,7 @@ impl SetupCx<'_> {
         let cx = &mut self.lanes;
         let entered = cx.core.enter(session);
         let entered = debug_assert_some!(entered, "attempts end with their session");
-        let step = entered.map(|(known, _)| decide(&mut known.connection_mut(), *cx.now_ns));
+        let step = entered.map(|(known, _)| decide(known.connection_mut(), *cx.now_ns));
         cx.core.apply(session, step.unwrap_or(Step::Nothing), cx.completions);
     }
 

@@ -14,7 +14,7 @@ use super::regions::Regions;
 use super::session::Session;
 use super::session::lanes::BulkLanes;
 use super::session::offers::Offers;
-use super::session::rails::EngineRails;
+use super::session::rails::engine::EngineRails;
 use super::session::rendezvous::Rendezvous;
 use super::session::segments::segment::SegmentPool;
 use super::unexpected::Unexpected;

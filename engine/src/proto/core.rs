@@ -4,8 +4,8 @@
 //!
 //! An engine loop owns a [`Core`] and calls, from one thread:
 //!
-//! 1. commands of the user ([`Core::insert_peer`], the sends in [`super::session::send`], the receives in
-//!    [`super::receive`]) at any time;
+//! 1. commands of the user ([`Core::insert_peer`], the sends in [`super::session::send`], the
+//!    receives in [`super::receive`]) at any time;
 //! 2. `handle_*` for received data and events: [`Core::handle_bytes`] with the bytes of a control
 //!    lane, the chunk events in [`super::session::rendezvous`], connection events;
 //! 3. [`Core::poll_waiting`], then [`Core::poll_grants`], then [`SharedState::poll_action`]

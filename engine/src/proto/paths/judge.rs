@@ -103,7 +103,7 @@ impl Paths {
             let Some(path) = path else { break };
             let mut evidence = path.evidence();
             (evidence.bulk_ns, evidence.is_stalled) = session.lanes().evidence(
-                &session.rails(),
+                session.rails(),
                 &cx.cx.shared.lanes,
                 path.position(),
                 now_ns,

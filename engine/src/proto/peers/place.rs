@@ -127,7 +127,7 @@ impl PeerTable {
         if places.listening.is_none() {
             places.listening = Some(Box::default());
             for (id, session) in sessions.iter().filter(|(_, session)| session.peer().id() != 0) {
-                places.note_session(id.index() as u32, &session.peer().locators());
+                places.note_session(id.index() as u32, session.peer().locators());
             }
         }
         let slot = slots_at(places.listening.as_deref()?, place).find(|&slot| {

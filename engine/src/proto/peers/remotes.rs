@@ -89,8 +89,8 @@ impl PeerTable {
         self.remotes.iter()
     }
 
-    /// Returns the index of a remote endpoint of the engine, whose session is in `slot`, created if it is new.
-    /// `None`: at the limit.
+    /// Returns the index of a remote endpoint of the engine, whose session is in `slot`, created if
+    /// it is new. `None`: at the limit.
     #[inline]
     pub(in crate::proto) fn remote_of(
         &mut self,

@@ -6,6 +6,7 @@
 //! pairs them. A path is used once it has answered: bulk lanes use all healthy paths, messages the
 //! best of them.
 
+pub(crate) mod engine;
 pub(crate) mod health;
 pub(crate) mod pairing;
 pub(crate) mod preference;
@@ -19,8 +20,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::health::PathCause;
 use self::rate::Rate;
-use self::segments::SegmentLimits;
-use self::shares::{RailUse, Shares};
 use super::lanes::lane::BulkLane;
 use super::lanes::{BulkLanes, SessionLanes};
 use super::late::LateQueue;
@@ -29,7 +28,6 @@ use crate::proto::context::Cx;
 use crate::proto::core::Action;
 use crate::proto::ready::Work;
 use crate::proto::table::Id;
-use crate::proto::table::Table;
 use crate::wire::lost::{CONTROL_LANE, FLAG_LANE_ALONE, FLAG_LANE_LONG};
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, RailFrame};
 use crate::wire::{FrameError, LaneLost, frame};
@@ -332,48 +330,6 @@ fn bytes_per_s(speed_mbps: u32) -> u64 {
     u64::from(speed_mbps) * 125_000
 }
 
-/// The rails of this engine, and what all sessions have learnt of them.
-#[derive(Default)]
-pub(crate) struct EngineRails {
-    /// None: there is a single one, which is not announced.
-    infos: Vec<RailInfo>,
-    shares: Shares,
-    segment_limits: SegmentLimits,
-}
-
-impl EngineRails {
-    /// Sets them; peers receive them when a session is established.
-    pub(crate) fn set(&mut self, infos: Vec<RailInfo>) {
-        self.infos = infos;
-    }
-
-    /// Returns them; none: there is a single one, which is not announced.
-    pub(crate) fn infos(&self) -> &[RailInfo] {
-        &self.infos
-    }
-
-    /// Returns the shares of them that lanes have.
-    pub(super) fn shares(&self) -> &Shares {
-        &self.shares
-    }
-
-    /// Returns the same, mutable.
-    pub(super) fn shares_mut(&mut self) -> &mut Shares {
-        &mut self.shares
-    }
-
-    /// Splits them among the peers that are pulled from now, if the last split is old.
-    pub(super) fn split(&mut self, sessions: &Table<Session>, lanes: &BulkLanes, now_ns: u64) {
-        let rail_use = RailUse { sessions, lanes, rails: &self.infos };
-        self.shares.refresh(rail_use, now_ns);
-    }
-
-    /// Returns the lengths of segments that pass.
-    pub(crate) fn segment_limits(&self) -> &SegmentLimits {
-        &self.segment_limits
-    }
-}
-
 impl SessionLanes {
     /// Handles LANE LOST: the peer has abandoned a lane, whose end may have come first.
     ///
@@ -446,15 +402,15 @@ impl Session {
     ///
     /// RR-RAIL-1.
     pub(crate) fn announce_rails(&mut self, mut cx: Cx<'_>) {
-        if cx.shared.rails.infos.len() > 1 {
+        if cx.shared.rails.infos().len() > 1 {
             self.announce(&mut cx);
         }
     }
 
     fn announce(&mut self, cx: &mut Cx<'_>) {
-        let count = cx.shared.rails.infos.len();
+        let count = cx.shared.rails.infos().len();
         for index in 0..count {
-            let RailInfo { address, speed_mbps, role } = cx.shared.rails.infos[index];
+            let RailInfo { address, speed_mbps, role } = cx.shared.rails.infos()[index];
             let rail = RailFrame::new(index as u8, count as u8, role, speed_mbps, address);
             self.send_control(cx, ControlFrame::Rail(rail));
         }
@@ -484,7 +440,7 @@ impl Session {
         if theirs.iter().all(Option::is_some) {
             cx.act(Action::PairRails { session: cx.slot });
         }
-        if is_first && cx.shared.rails.infos.len() == 1 {
+        if is_first && cx.shared.rails.infos().len() == 1 {
             // A peer with several rails needs to know that this side has one.
             self.announce(cx);
         }
@@ -539,7 +495,7 @@ impl Rails {
     /// there are too many.
     pub(crate) fn add_path(&mut self, cx: &Cx<'_>, number: u16) -> Option<usize> {
         let (ours, theirs) = self.sides_of(number);
-        let our = cx.shared.rails.infos.get(usize::from(ours)).copied();
+        let our = cx.shared.rails.infos().get(usize::from(ours)).copied();
         // A side without announcement has one.
         let their = self.theirs.get(usize::from(theirs)).copied().flatten();
         let is_there = (our.is_some() || ours == 0) && (their.is_some() || theirs == 0);
@@ -571,7 +527,7 @@ impl Rails {
         let their = self.theirs.first().copied().flatten();
         let path = debug_assert_some!(self.paths.first_mut(), "a connected session has path 0");
         if let Some(path) = path {
-            path.set_rails(cx.shared.rails.infos.first().copied(), their);
+            path.set_rails(cx.shared.rails.infos().first().copied(), their);
         }
     }
 
