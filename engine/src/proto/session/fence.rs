@@ -80,7 +80,7 @@ impl Fences {
 
     /// Checks the fences after an event that one may wait for.
     #[inline]
-    pub(super) fn look(&self, cx: &mut Cx<'_>) {
+    pub(super) fn recheck(&self, cx: &mut Cx<'_>) {
         if !self.fences.is_empty() {
             cx.add_work(Work::Stage);
         }

@@ -117,7 +117,7 @@ impl Cx<'_> {
                 let accepted = operation.length;
                 self.shared.operations.remove(id);
                 effects.complete(id, Ended::Sent { accepted });
-                fences.look(self);
+                fences.recheck(self);
             }
             _ => self.shared.counters.stale_frames += 1,
         }

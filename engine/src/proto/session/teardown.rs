@@ -183,7 +183,7 @@ impl Core {
         let slice_of = self.remove_operation(id).and_then(|ended| ended.slice_of);
         let ended = cause.clone().ended(name);
         self.shared.operations.end_receive(id, slice_of, ended, effects);
-        self.with(slot, |it, mut cx| it.fences.look(&mut cx));
+        self.with(slot, |it, mut cx| it.fences.recheck(&mut cx));
     }
 
     /// Fails a receive whose sender has abandoned the message.

@@ -453,6 +453,6 @@ impl Session {
         if may_send && self.is_connected() {
             cx.add_work(Work::Stage);
         }
-        self.fences.look(cx);
+        self.fences.recheck(cx);
     }
 }

@@ -389,7 +389,7 @@ impl Core {
                         self.shared.peers.name_of(&self.sessions, remote),
                     ),
                 );
-                self.with(slot, |it, mut cx| it.fences.look(&mut cx));
+                self.with(slot, |it, mut cx| it.fences.recheck(&mut cx));
             }
             _ => self.shared.counters.stale_frames += 1,
         }
@@ -416,6 +416,6 @@ impl Core {
         };
         self.remove_operation(id);
         effects.complete(id, ended);
-        self.with(slot, |it, mut cx| it.fences.look(&mut cx));
+        self.with(slot, |it, mut cx| it.fences.recheck(&mut cx));
     }
 }
