@@ -4,8 +4,8 @@
 //! remote engine ([`peer_engine`]), the connection by which it is established and how it ends
 //! ([`connection`], [`ending`]), its control lane ([`control_lane`]), what carries its frames
 //! ([`segments`]), its rails and bulk lanes ([`rails`], [`lanes`]), the messages that it pulls and
-//! serves ([`rendezvous`]), one-sided operations ([`one_sided`]) and fenced sends ([`fence`]). Other
-//! modules have methods that concern several parts: [`send`], [`connecting`], [`teardown`],
+//! serves ([`rendezvous`]), one-sided operations ([`one_sided`]) and fenced sends ([`fence`]).
+//! Other modules have methods that concern several parts: [`send`], [`connecting`], [`teardown`],
 //! [`loopback`], [`offers`].
 
 pub(crate) mod connection;
