@@ -19,7 +19,6 @@ impl EngineState {
         let is_free = request.hint != Hint::Priority
             && control.is_free()
             && control.long_bytes_left(self.polls) > 0
-            && self.is_by_datagram(session)
             && self.may_begin_long(session);
         let route = self.core.session(session).and_then(|it| it.route_if_next(request));
         is_free && route == Some(Route::Stream) && !rare!("a send before its copy", 4)

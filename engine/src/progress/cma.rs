@@ -30,7 +30,7 @@ impl EngineState {
     /// Handles whether the other side of a session can read this process's memory.
     pub(super) fn handle_cma_changed(&mut self, name: u64, is_able: bool) {
         if let Some(session) = self.paths.session_of(name) {
-            self.core.with(session, |it, cx| it.set_cma(cx, is_able));
+            self.core.with(session, |it, cx| it.use_memory_reads(cx, is_able));
         }
     }
 }

@@ -32,17 +32,11 @@ impl EngineState {
         self.paths.of(session).is_some_and(Paths::are_open)
     }
 
-    /// Returns whether a long segment may start on the lane: on a suspect path it waits for the
-    /// next lane.
+    /// Returns whether a long segment may start on the lane beside an open path: on a suspect one
+    /// it waits for the next lane.
     pub(super) fn may_begin_long(&self, session: u32) -> bool {
-        let paths = self.paths.of(session);
-        paths.is_none_or(|paths| !paths.are_several() || !paths.is_suspect(paths.stream_at()))
-    }
-
-    /// Returns whether segments of a session use its control connection now: no path carries any,
-    /// or only shorter ones than those that wait.
-    fn is_by_stream(&self, session: u32) -> bool {
-        !self.is_by_datagram(session) || self.paths.is_waiting_too_long(&self.core, session)
+        let paths = self.paths.of(session).filter(|paths| paths.are_open());
+        paths.is_some_and(|paths| !paths.are_several() || !paths.is_suspect(paths.stream_at()))
     }
 
     /// Returns whether no message was sent at once on a session since the last turn; now one is.
@@ -245,7 +239,7 @@ impl Engine {
                 happened |= self.transmit(session, PRIMARY, is_last);
             }
             // Segments built for longer datagrams than the path takes now use TCP.
-            is_by_path = !self.state.is_by_stream(session);
+            is_by_path = !self.state.paths.leave_to_stream(&self.state.core, session);
             if is_by_path && has_long && !is_alone {
                 happened |= self.flush_long(session);
             }
@@ -261,7 +255,7 @@ impl Engine {
     /// Sends segments on the TCP lane when a path carries none any more, or only shorter ones.
     #[cold]
     pub(super) fn flush_what_no_path_takes(&mut self, session: u32) {
-        if self.state.is_by_stream(session) {
+        if self.state.paths.leave_to_stream(&self.state.core, session) {
             self.flush_by_stream(session);
         }
     }

@@ -56,6 +56,6 @@ impl SetupCx<'_> {
         }
         cx.paths.choose_stream(cx.core, session);
         cx.core.with(session, |it, cx| it.segments_mut().acknowledge_received(cx));
-        cx.core.with(session, |it, cx| it.segments_mut().resend_all(cx, false));
+        cx.core.with(session, |it, cx| it.segments_mut().resend_all(cx));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::engine::EngineState;
 use crate::proto::paths::Paths;
-use crate::proto::session::segments::{PullMethod, Route, Segments};
+use crate::proto::session::segments::{PullMethod, Route, SendProtocol as Protocol, Transport};
 use crate::proto::table::Id;
 use crate::types::{SendProtocol, SendRange, SendTransport};
 
@@ -19,7 +19,7 @@ impl EngineState {
             let segments = &session.segments();
             let are_paths_open = self.paths.of(slot).is_some_and(Paths::are_open);
             let ranges = segments.protocol().ranges(eager_limit).into_iter();
-            let of = |route| transport(segments, route, are_paths_open);
+            let of = |route| transport(segments.protocol(), route, are_paths_open);
             ranges.map(|(longest, route)| (longest, of(route))).collect()
         };
         let mut protocol = SendProtocol { ranges: Vec::with_capacity(ranges.len()) };
@@ -35,12 +35,14 @@ impl EngineState {
 }
 
 /// What carries messages of a route. While no path is open, segments go on the TCP connection.
-fn transport(segments: &Segments, route: Route, are_paths_open: bool) -> SendTransport {
-    let has_ring = segments.has_ring();
+fn transport(protocol: &Protocol, route: Route, are_paths_open: bool) -> SendTransport {
     match route {
         Route::Segment if !are_paths_open => SendTransport::Stream,
-        Route::Segment if has_ring => SendTransport::Ring,
-        Route::Segment => SendTransport::Datagram,
+        Route::Segment => match protocol.transport() {
+            Some(Transport::Ring) => SendTransport::Ring,
+            Some(Transport::Stream) => SendTransport::Stream,
+            None => SendTransport::Datagram,
+        },
         Route::Stream => SendTransport::Stream,
         Route::Pull(PullMethod::Memory) => SendTransport::PulledFromMemory,
         Route::Pull(PullMethod::Pieces) => SendTransport::PulledByRing,

@@ -22,6 +22,7 @@ use super::core::{Action, Core};
 use super::paths::Paths;
 use super::session::control_lane::Decision;
 use super::session::late::Hashing;
+use super::session::segments::Transport;
 use super::session::{ControlFrame, Session};
 use super::table::Table;
 use crate::wire::frame::{self, FrameError};
@@ -340,8 +341,10 @@ impl Core {
         let engine = query.engine.get();
         let session = self.shared.peers.find(&self.sessions, engine);
         // The process of a peer is observed as long as its engine shares memory with this one.
-        let is_observed =
-            session.is_some_and(|(_, it)| it.is_connected() && it.segments().has_ring());
+        let by_ring = Some(Transport::Ring);
+        let is_observed = session.is_some_and(|(_, it)| {
+            it.is_connected() && it.segments().protocol().transport() == by_ring
+        });
         let Some((session, mut cx)) = self.enter(slot) else { return };
         if !session.takes_control() || !cx.shared.processes_mut().may_reply(slot, now_ns) {
             return;

@@ -3,7 +3,6 @@
 use super::context::{Cx, SharedState};
 use super::core::{Action, Core, REQUESTS, UNTAGGED};
 use super::effects::{Arrival, Effects, Ended};
-use super::hint::Hint;
 use super::matching::{Kept, MatchEnvelope, Selector};
 use super::multi::Multi;
 use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
@@ -14,8 +13,6 @@ use super::session::send::SendRefusal;
 use super::session::{ControlFrame, Session};
 use super::table::Id;
 use super::unexpected::{Kind, Waiting};
-use crate::wire::CmaSource;
-use crate::wire::cma_source::FLAG_CMA;
 use crate::wire::done::STATUS_ABANDONED;
 use crate::wire::{Eager, FrameError, Rts, eager};
 
@@ -42,15 +39,6 @@ pub struct ReceiveRequest {
 pub(super) fn context_of(context: u32, flags: u8) -> u64 {
     let untagged = if flags & eager::FLAG_UNTAGGED != 0 { UNTAGGED } else { 0 };
     u64::from(context) | untagged
-}
-
-/// Splits the bytes of an RTS: the first bytes of the message, or where it can be read.
-#[inline]
-fn first_bytes(came: &[u8], has_source: bool) -> (&[u8], Option<CmaSource>) {
-    if !has_source {
-        return (came, None);
-    }
-    (&[], CmaSource::of_frame(came))
 }
 
 /// A receive, or another operation, that has matched a long message, which is to be pulled.
@@ -226,10 +214,8 @@ impl Core {
             return;
         };
         let arrival = message.arrival(peer, &kept.envelope);
-        if !matches!(message.kind, Kind::Rendezvous { has_source: true, .. }) {
-            let fits = (capacity.min(message.payload().len() as u64)) as usize;
-            effects.place(id, 0, &message.payload()[..fits]);
-        }
+        let came = message.first_bytes();
+        effects.place(id, 0, &came[..capacity.min(came.len() as u64) as usize]);
         self.return_credit_of(&message);
         if message.put_back() != 0 {
             effects.order(id, message.put_back());
@@ -245,9 +231,8 @@ impl Core {
                 let ended = Ended::Received(arrival);
                 self.shared.operations.end_receive(id, slice_of, ended, effects);
             }
-            Kind::Rendezvous { send_operation, hint, has_source, .. } => {
-                let (first, source) = first_bytes(message.payload(), has_source);
-                let offered = Offered { send_operation, hint, first: first.len() as u64, source };
+            Kind::Rendezvous { send_operation, flags, .. } => {
+                let (offered, _) = Offered::of_rts(send_operation, flags, message.payload());
                 self.pull(id, message.session, offered, arrival, effects);
             }
         }
@@ -283,10 +268,21 @@ impl Core {
         handle: impl FnOnce(&mut Session, &mut Cx<'_>, &mut E) -> LongMatched,
     ) -> Result<(), FrameError> {
         let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
-        if let Some(LongMatch { id, offered, arrival }) = handle(session, &mut cx, effects)? {
+        let matched = handle(session, &mut cx, effects)?;
+        self.pull_long(slot, matched, effects);
+        Ok(())
+    }
+
+    /// Pulls a long message that has matched.
+    pub(super) fn pull_long(
+        &mut self,
+        slot: u32,
+        matched: Option<LongMatch>,
+        effects: &mut impl Effects,
+    ) {
+        if let Some(LongMatch { id, offered, arrival }) = matched {
             self.pull(id, slot, offered, arrival, effects);
         }
-        Ok(())
     }
 }
 
@@ -339,7 +335,7 @@ impl Session {
             actions.push_back(Action::Requests);
         }
         let engine = self.peer().id();
-        self.segments_mut().extend_windows(cx, engine);
+        cx.extend_windows(self.segments_mut().receive_credits_mut(), engine);
         Ok(())
     }
 
@@ -410,13 +406,11 @@ impl Session {
         };
         let context = context_of(header.context.get(), header.flags);
         let (tag, length) = (header.tag.get(), header.length.get());
-        let hint = Hint::of_flags(header.flags);
-        let has_source = header.flags & FLAG_CMA != 0;
         let envelope = MatchEnvelope { source: remote, context, tag };
         let SharedState { endpoints, operations, .. } = &mut *cx.shared;
         let matched = endpoints.match_arrival(operations, target, &envelope, length, effects);
         let Some(id) = matched else {
-            let kind = Kind::Rendezvous { send_operation, length, hint, has_source };
+            let kind = Kind::Rendezvous { send_operation, length, flags: header.flags };
             self.keep_unexpected(cx, target, &envelope, (kind, data), first)?;
             return Ok(None);
         };
@@ -425,11 +419,10 @@ impl Session {
         let found = peers.id_at(remote).zip(operations.length(id));
         debug_assert!(found.is_some(), "the source is known, and {id:?} has matched");
         let Some((peer, capacity)) = found else { return Ok(None) };
-        let (first, source) = first_bytes(first, has_source);
+        let (offered, first) = Offered::of_rts(send_operation, header.flags, first);
         let fits = capacity.min(first.len() as u64) as usize;
         effects.place(id, 0, &first[..fits]);
         let arrival = Arrival { peer, context, tag, length, data };
-        let offered = Offered { send_operation, hint, first: first.len() as u64, source };
         Ok(Some(LongMatch { id, offered, arrival }))
     }
 }

@@ -120,26 +120,28 @@ impl<T, K: Key> Table<T, K> {
     /// Inserts a value. `Err` returns the value when the table is full.
     #[inline(always)]
     pub(crate) fn insert(&mut self, value: T) -> Result<K, T> {
-        if self.free == NO_SLOT {
+        self.insert_entry(value).map(|(key, _)| key)
+    }
+
+    /// Inserts a value, and returns it in its slot. `Err` returns it when the table is full.
+    #[inline(always)]
+    pub(crate) fn insert_entry(&mut self, value: T) -> Result<(K, &mut T), T> {
+        let mut index = self.free;
+        if index == NO_SLOT {
             if self.slots.len() >= self.limit {
                 return Err(value);
             }
-            let index = self.slots.len() as u32;
+            index = self.slots.len() as u32;
             reserve_for(&mut self.slots, index as usize + 1);
             debug_assert_eq!(self.len, index as usize, "no slot is vacant where none is free");
-            let generation = self.first;
-            self.slots.push(Slot { generation, next_free: NO_SLOT, value: Some(value) });
-            self.len += 1;
-            return Ok(K::new(index, generation));
+            self.slots.push(Slot { generation: self.first, next_free: NO_SLOT, value: None });
         }
-        let index = self.free;
         let slot = &mut self.slots[index as usize];
         debug_assert!(slot.value.is_none(), "a free slot holds nothing");
         self.free = slot.next_free;
-        slot.value = Some(value);
         self.len += 1;
         debug_assert!(slot.generation != 0, "no key is 0");
-        Ok(K::new(index, slot.generation))
+        Ok((K::new(index, slot.generation), slot.value.insert(value)))
     }
 
     #[inline]

@@ -7,9 +7,9 @@
 use std::fmt;
 
 use super::effects::Arrival;
-use super::hint::Hint;
 use super::matching::MatchEnvelope;
 use super::table::{Id, Table};
+use crate::wire::CmaSource;
 
 /// The smallest buffer, in bytes; each class of buffers is twice as long as the one before it.
 const CLASS_BYTES_MIN: usize = 64;
@@ -42,10 +42,8 @@ pub(crate) enum Kind {
         send_operation: u64,
         /// Length of the whole message in bytes.
         length: u64,
-        /// Hint of the sender.
-        hint: Hint,
-        /// Its payload is the location from which it can be read by CMA.
-        has_source: bool,
+        /// Flags of its request to send: the hint, and what its payload is.
+        flags: u8,
     },
 }
 
@@ -123,6 +121,14 @@ impl Message {
     /// Returns the bytes that arrived with the envelope.
     pub(crate) fn payload(&self) -> &[u8] {
         self.payload.bytes()
+    }
+
+    /// Returns those of them that are of the message itself: an envelope may have its location.
+    pub(crate) fn first_bytes(&self) -> &[u8] {
+        match self.kind {
+            Kind::Eager { .. } => self.payload(),
+            Kind::Rendezvous { flags, .. } => CmaSource::split(flags, self.payload()).0,
+        }
     }
 
     /// Returns its order among those that were put back; 0: it was not, and holds credit.

@@ -273,7 +273,7 @@ impl Engine {
         state.paths.resume(&mut state.core, bytes_max);
         for session in 0..self.state.controls.slots() {
             let state = &mut *self.state;
-            state.core.with(session, |it, cx| it.set_cma(cx, false));
+            state.core.with(session, |it, cx| it.use_memory_reads(cx, false));
             // An engine without outstanding operations has nothing in a ring.
             let is_intact = state.paths.set_ring(&mut state.core, session, None, None);
             debug_assert!(is_intact, "no ring keeps anything for it");

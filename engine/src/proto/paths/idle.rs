@@ -3,7 +3,7 @@
 //! the list of those in use; without datagrams it is when its connection is checked.
 
 use super::super::core::Core;
-use super::{PathTable, Paths, SharedPathState};
+use super::{PathTable, Paths};
 
 /// Time without a packet after which a session is idle, in nanoseconds: longer than the usual
 /// computation between two exchanges.
@@ -57,19 +57,18 @@ impl PathTable {
         now_ns: u64,
         mut became_idle: impl FnMut(u32),
     ) {
-        let Self { by_slot, shared: SharedPathState { in_use, awake, .. } } = self;
+        let mut in_use = std::mem::take(&mut self.shared.in_use);
         in_use.retain_mut(|it| {
-            let paths = by_slot.get_mut(it.session as usize);
-            let Some(paths) = debug_assert_some!(paths, "slots of paths stay") else {
+            let Some((paths, session, _)) = self.enter(core, it.session) else {
+                // It was evicted.
+                self.of_mut(it.session).is_in_use = false;
                 return false;
             };
             // Another session has its slot, or it has two entries.
             if !paths.is_in_use {
                 return false;
             }
-            let mut session = core.enter(it.session).map(|(session, _)| session);
-            let frames = session.as_deref().map_or(0, |it| it.segments().frames_moved());
-            let traffic = paths.traffic().wrapping_add(frames);
+            let traffic = paths.traffic().wrapping_add(session.segments().frames_moved());
             if traffic != it.traffic || it.since_ns == 0 {
                 (it.traffic, it.since_ns) = (traffic, now_ns);
                 return true;
@@ -81,16 +80,17 @@ impl PathTable {
             for path in paths.all_mut() {
                 path.shrink();
             }
-            if let Some(session) = &mut session {
-                session.shrink_idle();
-            }
+            session.shrink_idle();
             became_idle(it.session);
             false
         });
         if in_use.is_empty() {
             in_use.shrink_to_fit();
         }
+        let Self { by_slot, shared } = self;
+        shared.in_use = in_use;
         // Ended paths leave entries where the loop never sleeps.
+        let awake = &mut shared.awake;
         if awake.len() > by_slot.len() {
             awake.sort_unstable();
             awake.dedup();

@@ -154,7 +154,7 @@ impl Paths {
         self.choose_primary(session, cx, now_ns);
         if was_open && self.primary_at().is_none() {
             // By TCP, as far as possible: segments in flight may be lost with the path.
-            session.segments_mut().resend_all(cx.cx(), false);
+            session.segments_mut().resend_all(cx.cx());
         }
     }
 
@@ -162,8 +162,8 @@ impl Paths {
     pub(super) fn choose_stream(&self, session: &mut Session, cx: Cx<'_>) {
         let is_there = !session.control_lane().is_lost()
             && (!self.are_several() || self.primary_at() == Some(self.stream_at));
-        let has_stream = is_there && cx.shared.config.eager_by_stream;
-        session.use_stream(cx, has_stream);
+        let is_chosen = is_there && cx.shared.config.eager_by_stream;
+        session.use_stream(cx, is_chosen);
     }
 
     /// Enables bulk lanes on all paths where none has ever answered, since the network may drop

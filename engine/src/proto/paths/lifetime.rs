@@ -133,7 +133,6 @@ impl PathTable {
         bytes_max: usize,
         takes_trains: bool,
     ) -> bool {
-        let has_stream = core.shared.config.eager_by_stream;
         let entered = debug_assert_some!(self.enter(core, slot), "its paths have begun");
         let Some((paths, session, mut cx)) = entered else { return false };
         let (id, is_initiator) = (session.id(), session.connection().is_initiator());
@@ -155,7 +154,7 @@ impl PathTable {
         let mut remote = session.peer().locators().first();
         remote.set_port(port);
         session.use_datagrams(cx.cx(), packets.payload_bytes_max());
-        session.use_stream(cx.cx(), has_stream);
+        paths.choose_stream(session, cx.cx());
         cx.shared.by_session.insert(id, slot);
         let id = PathId { session: id, number: FIRST, rail: 0, at: 0 };
         let mut path = SessionPath::new(packets, keys, id, remote, takes_trains);

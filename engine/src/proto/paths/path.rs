@@ -231,8 +231,16 @@ impl SessionPath {
     pub(super) fn give_up(&mut self, session: &mut Session, cx: Cx<'_>) {
         self.is_off = true;
         self.set_validation(PathValidation::Silent);
-        if !self.is_held {
-            session.segments_mut().resend_all(cx, self.rail_health.is_none());
+        self.resend(session, cx);
+    }
+
+    /// Sends the segments again that it carried, if it carried any; of several paths the TCP lane
+    /// may have failed, too.
+    fn resend(&self, session: &mut Session, cx: Cx<'_>) {
+        match self.rail_health {
+            _ if self.is_held => {}
+            None => session.segments_mut().resend_short(cx),
+            Some(_) => session.segments_mut().resend_all(cx),
         }
     }
 

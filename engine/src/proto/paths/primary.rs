@@ -99,7 +99,7 @@ impl Paths {
             path.hold(false);
             // Segments sent by TCP meanwhile may be stuck on a rail that is down; long ones are
             // sent again by the next connection.
-            session.segments_mut().resend_all(cx.cx(), true);
+            session.segments_mut().resend_short(cx.cx());
         }
         debug_assert!(
             self.standby.iter().all(|path| path.is_held()),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::super::core::Core;
 use super::super::effects::Effects;
-use super::super::session::segments::{Alone, PostedFrame};
+use super::super::session::segments::{Alone, PostedFrame, Transport};
 use super::path::SessionPath;
 use super::{Index, PathCx, PathTable};
 
@@ -52,11 +52,13 @@ impl<P: PostedFrame> LonePacket<'_, P> {
 }
 
 impl PathTable {
-    /// Returns whether a segment waits that exceeds a datagram on the session's primary path.
-    pub(crate) fn is_waiting_too_long(&self, core: &Core, slot: u32) -> bool {
+    /// Returns whether segments of a session use its control connection now: no path carries any,
+    /// or only shorter ones than those that wait.
+    pub(crate) fn leave_to_stream(&self, core: &Core, slot: u32) -> bool {
+        let Some(paths) = self.of(slot).filter(|paths| paths.are_open()) else { return true };
         // Usually nothing waits.
         let waiting = core.session(slot).filter(|session| session.segments().is_waiting());
-        waiting.zip(self.of(slot)).is_some_and(|(session, paths)| {
+        waiting.is_some_and(|session| {
             let waiting_bytes = session.segments().waiting_bytes();
             // A ring takes all segments built for datagrams.
             let primary = paths.primary.as_deref().filter(|_| paths.ring.is_none());
@@ -81,8 +83,12 @@ impl PathTable {
         room: &mut [u8],
     ) -> Option<Transmit> {
         let (paths, session, PathCx { cx, .. }) = self.enter(core, slot)?;
-        let has_ring = paths.ring.is_some();
-        paths.get_mut(index)?.poll_transmit((session, cx), has_ring, now_ns, room)
+        let is_by_ring = session.segments().protocol().transport() == Some(Transport::Ring);
+        debug_assert!(
+            !session.is_connected() || is_by_ring == paths.ring.is_some(),
+            "session and paths have the same ring"
+        );
+        paths.get_mut(index)?.poll_transmit((session, cx), now_ns, room)
     }
 
     /// Returns a frame for the primary path of its session, if nothing is ahead of it and the path

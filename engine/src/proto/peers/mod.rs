@@ -132,14 +132,14 @@ impl PeerTable {
         }
         let mut session = Session::new(engine, locators, Arc::clone(&self.retry));
         self.release_reservations(&mut session);
-        let slot = sessions.insert(session).ok()?.index() as u32;
+        let (id, session) = sessions.insert_entry(session).ok()?;
+        let slot = id.index() as u32;
         if engine != 0 {
             let before = self.by_engine.insert(engine, slot);
             debug_assert!(before.is_none(), "an engine has one session");
             self.places.note_session(slot, &locators);
         }
-        let session = sessions.at_mut(slot as usize);
-        Some((slot, debug_assert_some!(session, "it was just inserted")?))
+        Some((slot, session))
     }
 }
 
@@ -203,10 +203,10 @@ impl Core {
         for message in self.shared.endpoints.drain_unexpected_from(index) {
             self.drop_unexpected(message, Kind::abandonment);
         }
-        self.shared.peers.remove_remote(peer, &mut self.sessions);
-        let session = self.sessions.at(slot as usize);
-        if let Some(session) = debug_assert_some!(session, "the session of a remote stays") {
-            self.shared.peers.note_closed(slot, session.peer().id());
+        let entered = debug_assert_some!(self.enter(slot), "the session of a remote stays");
+        if let Some((session, cx)) = entered {
+            cx.shared.peers.remove_remote(peer, session);
+            cx.shared.peers.note_closed(slot, session.peer().id());
             if session.peer().remotes().is_empty() {
                 self.leave(slot);
             }

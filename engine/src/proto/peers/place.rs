@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use super::{PeerTable, SessionRemotes};
+use crate::proto::context::SharedState;
 use crate::proto::core::Core;
 use crate::proto::effects::Effects;
 use crate::proto::failure::PeerFailure;
@@ -130,11 +131,18 @@ impl PeerTable {
                 places.note_session(id.index() as u32, session.peer().locators());
             }
         }
-        let slot = slots_at(places.listening.as_deref()?, place).find(|&slot| {
-            places.note_look();
-            sessions.at(slot as usize).is_some_and(is_known)
-        })?;
-        let session = sessions.at_mut(slot as usize)?;
+        let (slot, session) = {
+            let mut slots = slots_at(places.listening.as_deref()?, place);
+            loop {
+                let slot = slots.next()?;
+                places.note_look();
+                if let Some(session) = sessions.at_mut(slot as usize)
+                    && is_known(session)
+                {
+                    break (slot, session);
+                }
+            }
+        };
         let remote = self.at(session.peer().remotes().index_of(FIRST));
         // A peer that was inserted by its own address stays that engine after a restart.
         let is_inserted = remote.is_some_and(|remote| remote.is_inserted);
@@ -157,16 +165,29 @@ impl PeerTable {
             session.waiting().is_empty()
                 && matches!(session.connection().phase(), Phase::Closed | Phase::Failed)
         };
-        let asks = |asking: &u32| {
+        let asking = |slot: u32| {
             self.places.note_look();
-            sessions.at(*asking as usize).is_some_and(|session| {
-                session.peer().id() == 0 && (is_connecting || waits_for_nothing(session))
-            })
+            let session = sessions.at(slot as usize)?;
+            let asks = session.peer().id() == 0 && (is_connecting || waits_for_nothing(session));
+            asks.then(|| (slot, session.peer().remotes().first()))
         };
         // Of several the one with the lowest slot.
-        let asking = at_its_places.filter(asks).min()?;
-        let remote = sessions.at(asking as usize)?.peer().remotes().first()?;
-        Some((asking, self.id_at(remote)?))
+        let (slot, remote) = at_its_places.filter_map(asking).min()?;
+        Some((slot, self.id_at(remote?)?))
+    }
+}
+
+impl SharedState {
+    /// Moves a remote endpoint, the operations with it and the place of a session to another
+    /// session, after which the first one gives the place up ([`Core::give_place_up`]).
+    fn move_place(&mut self, remote: Id, slots: [u32; 2], pair: [&mut Session; 2]) {
+        let ([from, to], [asking, found]) = (slots, pair);
+        let index = remote.index() as u32;
+        found.add_waiting(asking.take_waiting_with(index, &self.operations));
+        self.peers.move_remote(remote, asking, (to, found));
+        self.operations.move_to_session(index, from, to);
+        let place = asking.peer().place().copied();
+        self.peers.set_place(to, found, place);
     }
 }
 
@@ -204,7 +225,12 @@ impl Core {
         if let Some((asking, remote)) =
             self.shared.peers.session_resolving(sessions, locators, is_connecting)
         {
-            self.take_place_over(remote, asking, slot);
+            let pair = self.sessions.two_at_mut([asking as usize, slot as usize]);
+            let pair = debug_assert_some!(pair, "both were found, and one has no engine");
+            if let Some(pair) = pair {
+                self.shared.move_place(remote, [asking, slot], pair);
+                self.give_place_up(asking);
+            }
         }
     }
 
@@ -225,15 +251,18 @@ impl Core {
             let attempts = 1;
             return self.fail_session(slot, PeerFailure::Full { attempts }, effects);
         };
-        let first_of = |slot: u32| self.sessions.at(slot as usize)?.peer().remotes().first();
-        let (remote, there) = (first_of(slot), first_of(other));
+        let pair = self.sessions.two_at_mut([slot as usize, other as usize]);
+        let pair = debug_assert_some!(pair, "one resolves the address, the other has an engine");
+        let Some([asking, found]) = pair else { return };
+        let remote = asking.peer().remotes().first();
         let Some(remote) = remote.and_then(|remote| self.shared.peers.id_at(remote)) else {
             return self.give_place_up(slot);
         };
-        if there.is_some_and(|there| there != remote.index() as u32) {
+        if found.peer().remotes().first().is_some_and(|there| there != remote.index() as u32) {
             return self.fail_session(slot, PeerFailure::KnownOtherwise, effects);
         }
-        self.take_place_over(remote, slot, other);
+        self.shared.move_place(remote, [slot, other], [asking, found]);
+        self.give_place_up(slot);
         let entered = debug_assert_some!(self.enter(other), "the session of an engine exists");
         let Some((session, mut cx)) = entered else { return };
         if session.is_connected() {
@@ -242,22 +271,6 @@ impl Core {
             session.reset_failure();
             session.connection_mut().connect(&mut cx, now_ns);
         }
-    }
-
-    /// Moves a remote endpoint, the operations with it and the place of a session to another
-    /// session.
-    fn take_place_over(&mut self, remote: Id, from: u32, to: u32) {
-        let Self { sessions, shared } = self;
-        let pair = sessions.two_at_mut([from as usize, to as usize]);
-        let pair = debug_assert_some!(pair, "one resolves the address, the other has an engine");
-        let Some([asking, found]) = pair else { return };
-        let index = remote.index() as u32;
-        found.add_waiting(asking.take_waiting_with(index, &shared.operations));
-        shared.peers.move_remote(remote, asking, (to, found));
-        shared.operations.move_to_session(index, from, to);
-        let place = asking.peer().place().copied();
-        shared.peers.set_place(to, found, place);
-        self.give_place_up(from);
     }
 
     /// Detaches the session from its listener address.

@@ -127,13 +127,9 @@ impl PeerTable {
         self.id_at(index)
     }
 
-    /// Removes a remote endpoint.
-    pub(super) fn remove_remote(&mut self, peer: Id, sessions: &mut Table<Session>) {
-        let remote = debug_assert_some!(self.remotes.remove(peer), "it is removed once");
-        if let Some(remote) = remote
-            && let session = sessions.at_mut(remote.session as usize)
-            && let Some(session) = debug_assert_some!(session, "the session of a remote stays")
-        {
+    /// Removes a remote endpoint of a session.
+    pub(super) fn remove_remote(&mut self, peer: Id, session: &mut Session) {
+        if let Some(remote) = debug_assert_some!(self.remotes.remove(peer), "it is removed once") {
             session.peer_mut().remotes_mut().take(remote.endpoint, peer);
         }
     }
@@ -156,10 +152,9 @@ impl PeerTable {
     /// Returns whether remote endpoints were known, and the sessions of all that are left have
     /// failed: no message can come.
     pub(in crate::proto) fn are_all_lost(&self, sessions: &Table<Session>) -> bool {
-        let is_live = |session: &Session| session.ending().failure().is_none();
-        self.remotes.slots() > 0
-            && !self
-                .iter()
-                .any(|(_, remote)| sessions.at(remote.session as usize).is_some_and(is_live))
+        let is_live = |session: &Session| {
+            !session.peer().remotes().is_empty() && session.ending().failure().is_none()
+        };
+        self.remotes.slots() > 0 && !sessions.iter().any(|(_, session)| is_live(session))
     }
 }

@@ -129,13 +129,14 @@ impl Core {
             if !self.shared.ready.has(slot, Work::Deadline) {
                 return false; // an earlier step has removed the session
             }
-            if let Some(step) = self.with(slot, |it, cx| it.connection.handle_deadline(cx, now_ns))
-            {
-                self.apply(slot, step, effects);
-            }
-            let session = self.sessions.at(slot as usize);
-            let session = debug_assert_some!(session, "a session with a deadline exists");
-            let stays = session.is_some_and(|it| it.connection.deadline_ns().is_some());
+            let handled = self.with(slot, |it, cx| {
+                let step = it.connection.handle_deadline(cx, now_ns);
+                (step, it.connection.deadline_ns().is_some())
+            });
+            let handled = debug_assert_some!(handled, "a session with a deadline exists");
+            let (step, stays) = handled.unwrap_or((Step::Nothing, false));
+            debug_assert!(!stays || !matches!(step, Step::Fail(_)), "a failed one has none");
+            self.apply(slot, step, effects);
             if !stays {
                 self.shared.ready.drop_detached(slot, Work::Deadline);
             }

@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use super::Limits;
 use super::credit::{ReceiveCredit, ReceiveCredits, WINDOW_MAX};
 use super::peer_engine::PeerEngine;
-use super::segments::Segments;
 use crate::proto::context::{Cx, SharedState};
 use crate::proto::core::{Config, Core, ENVELOPES_MIN};
 use crate::proto::ready::Work;
@@ -244,14 +243,14 @@ impl ReceiveCredits {
     }
 }
 
-impl Segments {
+impl Cx<'_> {
     /// Extends the windows of the session with `engine`, if need be, after an unexpected message
     /// has come.
     #[inline]
-    pub(in crate::proto) fn extend_windows(&mut self, cx: &mut Cx<'_>, engine: u64) {
-        let windows = self.receive_credits_mut().both_mut();
-        if cx.shared.offers.extend_windows((cx.slot, engine), windows, &cx.shared.config) {
-            cx.add_work(Work::Flush);
+    pub(in crate::proto) fn extend_windows(&mut self, credits: &mut ReceiveCredits, engine: u64) {
+        let SharedState { offers, config, .. } = &mut *self.shared;
+        if offers.extend_windows((self.slot, engine), credits.both_mut(), config) {
+            self.add_work(Work::Flush);
         }
     }
 }
@@ -354,7 +353,7 @@ impl Core {
             if let Some((session, mut cx)) = self.enter(slot)
                 && session.is_connected()
             {
-                session.segments.extend_windows(&mut cx, session.peer.id());
+                cx.extend_windows(session.segments.receive_credits_mut(), session.peer.id());
             }
         }
         // Those of the visited that still are low have been noted again, and come first.

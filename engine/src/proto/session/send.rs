@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::fence::{Fences, target_of};
 use super::segments::stage_in_segment;
-use crate::proto::context::Cx;
+use crate::proto::context::{Cx, SharedState};
 use crate::proto::core::{Core, UNTAGGED};
 use crate::proto::effects::{CompletionLevel, Effects, Ended};
 use crate::proto::failure::PeerFailure;
@@ -146,16 +146,43 @@ impl Operation {
     }
 }
 
+impl SharedState {
+    /// Creates the operation of a send on the session in `slot`.
+    fn insert_send(&mut self, request: &SendRequest, slot: u32) -> Result<Id, SendRefusal> {
+        let (remote, state) =
+            (request.peer.index() as u32, OperationState::New { level: request.level });
+        let operation = Operation {
+            context: request.context,
+            tag: request.tag,
+            length: request.length,
+            data: request.data,
+            hint: request.hint,
+            fence: request.fence,
+            ..Operation::new(request.endpoint, slot, remote, state)
+        };
+        self.operations.insert(operation).ok_or(SendRefusal::OPERATIONS)
+    }
+}
+
 impl Core {
     /// Returns the session of a peer that can be sent to, and its endpoint there. After reporting a
     /// refusal, call [`Ending::note_reported`](super::ending::Ending::note_reported).
     #[inline(always)]
     pub(crate) fn destination(&self, peer: Id) -> Result<SendDestination, SendRefusal> {
+        self.session_to(peer).map(|(_, to)| to)
+    }
+
+    /// Returns the same, and the session itself.
+    #[inline(always)]
+    pub(super) fn session_to(&self, peer: Id) -> Result<(&Session, SendDestination), SendRefusal> {
         let remote = self.shared.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;
         let session = self.sessions.at(remote.session as usize).ok_or(SendRefusal::UnknownPeer)?;
         match session.ending.to_report() {
             Some(failure) => Err(SendRefusal::Failed(failure.clone())),
-            None => Ok(SendDestination { session: remote.session, endpoint: remote.endpoint }),
+            None => {
+                let (slot, endpoint) = (remote.session, remote.endpoint);
+                Ok((session, SendDestination { session: slot, endpoint }))
+            }
         }
     }
 
@@ -201,31 +228,18 @@ impl Core {
     /// Creates an operation for a send that could not be sent at once. Start it with
     /// [`Self::enqueue`] when its buffer is ready.
     pub(crate) fn new_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
-        let session = self.destination(request.peer)?.session;
-        if let Some(known) = self.sessions.at(session as usize)
-            && known.waiting.len() >= self.shared.config.send_queue_ops
-        {
+        let (session, to) = self.session_to(request.peer)?;
+        if session.waiting.len() >= self.shared.config.send_queue_ops {
             return Err(SendRefusal::WAITING_SENDS);
         }
-        self.new_admitted_send(request)
+        self.shared.insert_send(request, to.session)
     }
 
     /// Creates an operation for a send that its poster has admitted: the limit on waiting sends was
     /// applied there.
     pub(crate) fn new_admitted_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
         let session = self.destination(request.peer)?.session;
-        let (remote, state) =
-            (request.peer.index() as u32, OperationState::New { level: request.level });
-        let operation = Operation {
-            context: request.context,
-            tag: request.tag,
-            length: request.length,
-            data: request.data,
-            hint: request.hint,
-            fence: request.fence,
-            ..Operation::new(request.endpoint, session, remote, state)
-        };
-        self.shared.operations.insert(operation).ok_or(SendRefusal::OPERATIONS)
+        self.shared.insert_send(request, session)
     }
 
     /// Queues a new send and connects if necessary. [`Self::poll_waiting`] returns it.
@@ -233,23 +247,24 @@ impl Core {
         let Some(operation) = self.shared.operations.get_mut(id) else { return };
         let OperationState::New { level } = operation.state else { return };
         operation.state = OperationState::Queued { level };
-        let slot = operation.session;
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let at = place_in_line(&session.waiting, &self.shared.operations, id);
+        let (slot, has_fence) = (operation.session, operation.fence);
+        let Some((session, mut cx)) = self.enter(slot) else { return };
+        let operations = &mut cx.shared.operations;
+        let at = place_in_line(&session.waiting, operations, id);
         session.waiting.insert(at, id);
         session.segments.add_uncommon(Uncommon::WAITING);
         for &passed in session.waiting.range(at + 1..) {
-            if let Some(passed) = self.shared.operations.get_mut(passed) {
+            if let Some(passed) = operations.get_mut(passed) {
                 passed.passed += 1;
             }
         }
         if session.is_connected() {
-            self.shared.ready.add(slot, Work::Stage);
+            cx.add_work(Work::Stage);
         } else {
-            self.with(slot, |it, mut cx| it.connection.connect(&mut cx, now_ns));
+            session.connection.connect(&mut cx, now_ns);
         }
-        if self.shared.operations.get(id).is_some_and(|operation| operation.fence) {
-            self.with(slot, |it, cx| it.fences.add(&cx, id));
+        if has_fence {
+            session.fences.add(&cx, id);
         }
     }
 

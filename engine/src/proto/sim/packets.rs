@@ -248,12 +248,11 @@ impl Net {
 
     /// Sends a session's segments, on its primary path or by the control connection.
     fn flush(&mut self, number: usize, slot: u32) {
-        let is_open = |engine: &Engine| engine.paths.of(slot).is_some_and(Paths::are_open);
-        if is_open(&self.engines[number]) {
+        if self.engines[number].paths.of(slot).is_some_and(Paths::are_open) {
             self.transmit_path(number, PRIMARY);
         }
         let engine = &mut self.engines[number];
-        if is_open(engine) && !engine.paths.is_waiting_too_long(&engine.core, slot) {
+        if !engine.paths.leave_to_stream(&engine.core, slot) {
             return;
         }
         let mut bytes = Vec::new();

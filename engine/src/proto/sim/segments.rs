@@ -114,7 +114,7 @@ impl Net {
             });
         }
         let Engine { core, slots, .. } = &mut self.engines[number];
-        core.with(slots[&peer], |it, cx| it.segments_mut().resend_all(cx, false));
+        core.with(slots[&peer], |it, cx| it.segments_mut().resend_all(cx));
         self.end_ring(number, peer);
     }
 

@@ -186,7 +186,7 @@ impl Net {
     pub(crate) fn use_cma(&mut self, is_able: bool) {
         for engine in &mut self.engines {
             for &slot in engine.slots.values() {
-                engine.core.with(slot, |it, cx| it.set_cma(cx, is_able));
+                engine.core.with(slot, |it, cx| it.use_memory_reads(cx, is_able));
             }
         }
     }

@@ -67,9 +67,7 @@ impl SessionPath {
                 self.needs_sum = true;
                 self.set_validation(PathValidation::Silent);
                 cx.shared.processes_mut().note_silent_path(cx.slot);
-                if !self.is_held {
-                    session.segments_mut().resend_all(cx, self.rail_health.is_none());
-                }
+                self.resend(session, cx);
             }
             PathValidation::Untried if self.packets.is_answered() && !self.is_off => {
                 self.set_validation(PathValidation::Good);

@@ -6,7 +6,7 @@ use super::{PathValidation, SessionPath};
 use crate::proto::context::Cx;
 use crate::proto::packet::{Filled, PayloadSource};
 use crate::proto::session::Session;
-use crate::proto::session::segments::{Alone, Asks, PostedFrame};
+use crate::proto::session::segments::{Alone, Asks, PostedFrame, Transport};
 use crate::wire::packet::PACKET_TAG_BYTES;
 
 /// Segments of a session, for its path to send.
@@ -62,11 +62,10 @@ impl SessionPath {
         Some(self.seal(room, packet, true))
     }
 
-    /// Writes the next datagram. `None`: it has nothing to send now. `has_ring`: segments go there.
+    /// Writes the next datagram. `None`: it has nothing to send now.
     pub(in crate::proto::paths) fn poll_transmit(
         &mut self,
         (session, cx): (&mut Session, Cx<'_>),
-        has_ring: bool,
         now_ns: u64,
         room: &mut [u8],
     ) -> Option<Transmit> {
@@ -76,7 +75,8 @@ impl SessionPath {
             let to = self.peer.handle_probe_sent(packet.1);
             return Some(Transmit { to, ..self.seal(room, packet, false) });
         }
-        let is_open = self.is_open() && !has_ring;
+        let transport = session.segments().protocol().transport();
+        let is_open = self.is_open() && transport != Some(Transport::Ring);
         let mut source = SegmentSource { session, cx, is_open, is_drained: false };
         let packet = self.packets.poll_transmit(now_ns, &mut source, room)?;
         let is_drained = source.is_drained;

@@ -112,7 +112,6 @@ impl LaneMonitor {
     /// RR-SEG-6, RR-RAIL-8.
     pub(super) fn judge_unfinished(&mut self, facts: &Facts<'_>, paths: &mut Paths) -> Decision {
         // Another lane may replace it.
-        let has_ring = paths.has_ring();
         let is_replaceable = paths.has_datagrams() && facts.may_drop(paths);
         let unfinished = &mut self.unfinished;
         if let Some(since_ns) = unfinished.unanswered_since_ns()
@@ -122,7 +121,7 @@ impl LaneMonitor {
         }
         match unfinished.observe(facts.now_ns, facts.peer_timeout) {
             Step::Ask if !is_replaceable => Decision::AskForAnswer,
-            Step::Overdue | Step::GiveUp if is_replaceable && (paths.has_active() || has_ring) => {
+            Step::Overdue | Step::GiveUp if is_replaceable && paths.reach_peer() => {
                 Decision::DropLane
             }
             Step::Overdue | Step::GiveUp if is_replaceable => {

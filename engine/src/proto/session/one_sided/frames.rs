@@ -1,9 +1,47 @@
 //! Space for the frames of one-sided operations in the segments of a session.
 
+use super::super::rendezvous::serving::Serving;
 use super::super::segments::segment::{LONG_PAYLOAD_BYTES, SegmentPool};
 use super::super::segments::{PullMethod, SegmentId, Segments};
 use crate::proto::config::Config;
 use crate::proto::hint::Hint;
+use crate::proto::operation::OperationState;
+use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
+
+/// How the data of a put, or of a reply, goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum DataForm {
+    /// All of these bytes follow the header.
+    Whole(usize),
+    /// The other side reads it; its location follows the header.
+    Located,
+    /// The other side grants ranges of it.
+    Granted,
+}
+
+impl DataForm {
+    /// Returns the bytes after the header.
+    pub(super) fn payload(self) -> usize {
+        match self {
+            Self::Whole(bytes) => bytes,
+            Self::Located => CMA_SOURCE_BYTES,
+            Self::Granted => 0,
+        }
+    }
+
+    /// Returns the flag of what follows the header.
+    pub(super) fn flag(self) -> u8 {
+        match self {
+            Self::Located => FLAG_CMA,
+            Self::Whole(_) | Self::Granted => 0,
+        }
+    }
+
+    /// Returns the state of the operation whose data the other side pulls.
+    pub(super) fn serving(self) -> OperationState {
+        OperationState::Serving(Serving::new(self == Self::Located))
+    }
+}
 
 impl Segments {
     /// Returns the longest put, or reply to a get, that is sent with its header, in bytes: in one
@@ -12,12 +50,16 @@ impl Segments {
     pub(super) fn whole_max(&self, config: &Config, header: usize) -> (u64, u64) {
         let eager = u64::from(config.eager_limit).min(LONG_PAYLOAD_BYTES as u64);
         let short = (self.frame_bytes_max() - header) as u64;
-        (short, if self.protocol().goes_by_stream() { eager.max(short) } else { short })
+        (short, self.protocol().payload_max(short, eager))
     }
 
-    /// Returns whether the request of a pull of `length` bytes carries the address for CMA reads.
-    pub(super) fn offers_source(&self, length: u64) -> bool {
-        self.protocol().pull_method(length) == PullMethod::Memory
+    /// Returns how `length` bytes go, the longest of which that go whole are `whole_max`.
+    pub(super) fn data_form(&self, length: u64, whole_max: u64) -> DataForm {
+        match self.protocol().pull_method(length) {
+            _ if length <= whole_max => DataForm::Whole(length as usize),
+            PullMethod::Memory => DataForm::Located,
+            PullMethod::Pieces | PullMethod::Lanes | PullMethod::Datagrams => DataForm::Granted,
+        }
     }
 
     /// Reserves a frame of a one-sided operation: `pieces`, and `payload` bytes of space after

@@ -3,9 +3,9 @@
 use zerocopy::IntoBytes;
 
 use super::super::rendezvous::Offered;
-use super::super::rendezvous::serving::Serving;
 use super::super::segments::{Segments, stage_put};
 use super::super::{ControlFrame, Session};
+use super::frames::DataForm;
 use super::{REQUESTS_MAX, Role, SessionOneSided, Verb};
 use crate::proto::config::Config;
 use crate::proto::context::{Cx, SharedState};
@@ -19,7 +19,6 @@ use crate::proto::receive::LongMatch;
 use crate::proto::regions::Refusal;
 use crate::proto::session::send::{SendRefusal, Staged};
 use crate::proto::table::Id;
-use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::done::STATUS_ABANDONED;
 use crate::wire::one_sided::{FLAG_FETCH, FLAG_INVALIDATE, OneSided};
 use crate::wire::reply::STATUS_DONE;
@@ -74,8 +73,7 @@ fn refusal_of(status: u8) -> Refusal {
 struct Form {
     kind: u8,
     flags: u8,
-    /// Bytes after the header: of the operation's memory, or a CMA source.
-    payload: usize,
+    data: DataForm,
 }
 
 impl OneSidedRequest {
@@ -98,21 +96,18 @@ impl OneSidedRequest {
 }
 
 impl Asking {
-    fn form(&self, whole_max: u64, offers_source: bool) -> Form {
+    /// Returns the form of its frame: `data` is that of what it writes.
+    fn form(&self, data: DataForm) -> Form {
         let of_put = if self.invalidates { FLAG_INVALIDATE } else { 0 };
-        let (kind, flags, payload) = match self.verb {
-            Verb::Put if self.length <= whole_max => {
-                (frame::KIND_PUT, of_put, self.length as usize)
-            }
-            Verb::Put if offers_source => {
-                (frame::KIND_PUT_RTS, of_put | FLAG_CMA, CMA_SOURCE_BYTES)
-            }
-            Verb::Put => (frame::KIND_PUT_RTS, of_put, 0),
-            Verb::Get => (frame::KIND_GET, 0, 0),
-            Verb::Atomic { flags, .. } => (frame::KIND_ATOMIC, flags, 0),
-            Verb::Flush => (frame::KIND_FLUSH, 0, 0),
+        let nothing = DataForm::Whole(0);
+        let (kind, flags, data) = match (self.verb, data) {
+            (Verb::Put, DataForm::Whole(_)) => (frame::KIND_PUT, of_put, data),
+            (Verb::Put, _) => (frame::KIND_PUT_RTS, of_put | data.flag(), data),
+            (Verb::Get, _) => (frame::KIND_GET, 0, nothing),
+            (Verb::Atomic { flags, .. }, _) => (frame::KIND_ATOMIC, flags, nothing),
+            (Verb::Flush, _) => (frame::KIND_FLUSH, 0, nothing),
         };
-        Form { kind, flags, payload }
+        Form { kind, flags, data }
     }
 
     /// Returns the length of the expected reply; `None`: it completes when it is sent.
@@ -153,12 +148,11 @@ impl Core {
         request: OneSidedRequest,
         length: u64,
     ) -> Result<Id, SendRefusal> {
-        let slot = self.destination(request.peer)?.session;
-        let waiting = self.sessions.at(slot as usize).map_or(0, |it| it.one_sided.waiting_count());
-        if waiting >= self.shared.config.send_queue_ops {
+        let (session, to) = self.session_to(request.peer)?;
+        if session.one_sided.waiting_count() >= self.shared.config.send_queue_ops {
             return Err(SendRefusal::WAITING_SENDS);
         }
-        let operation = request.into_operation(slot, length);
+        let operation = request.into_operation(to.session, length);
         self.shared.operations.insert(operation).ok_or(SendRefusal::OPERATIONS)
     }
 
@@ -252,9 +246,8 @@ impl SessionOneSided {
         let is_flush_early =
             asking.verb == Verb::Flush && state.long_puts > 0 && !planted!(OvertakePulls);
         let (short, whole) = segments.whole_max(config, extra);
-        let form = asking.form(whole, segments.offers_source(operation.length));
-        let is_pulled = form.kind == frame::KIND_PUT_RTS;
-        let has_source = is_pulled && form.flags & FLAG_CMA != 0;
+        let form = asking.form(segments.data_form(asking.length, whole));
+        let is_pulled = !matches!(form.data, DataForm::Whole(_));
         let reply_bytes = if is_pulled { Some(0) } else { asking.reply_bytes() };
         let most = if operation.fence { 1 } else { REQUESTS_MAX };
         let is_full = (operation.fence || reply_bytes.is_some()) && state.outstanding >= most;
@@ -284,8 +277,8 @@ impl SessionOneSided {
         head[..size_of::<OneSided>()].copy_from_slice(header.as_bytes());
         head[size_of::<OneSided>()..extra].copy_from_slice(data.as_slice());
         let pieces = [&head[..extra], &asking.operands];
-        let is_long = form.payload as u64 > short;
-        let (payload, hint) = (form.payload, operation.hint);
+        let (payload, hint) = (form.data.payload(), operation.hint);
+        let is_long = payload as u64 > short;
         let staged = segments.push_one_sided(pool, pieces, payload, hint, is_long);
         let Some(segment) = staged.and_then(|id| segments.segment_mut(id)) else {
             // Acknowledgements and sent segments resume it.
@@ -306,14 +299,14 @@ impl SessionOneSided {
         } else {
             operation.role = role;
             operation.state = match is_pulled {
-                true => OperationState::Serving(Serving::new(has_source)),
+                true => form.data.serving(),
                 false => OperationState::AwaitReply { bytes: reply_bytes.unwrap_or(0) },
             };
         }
         let room = segment.newest(payload);
-        match payload {
-            _ if has_source => Staged::Source { room },
-            0 if !completes => Staged::Rts { room },
+        match form.data {
+            DataForm::Located => Staged::Source { room },
+            _ if payload == 0 && !completes => Staged::Rts { room },
             _ => Staged::Eager { room, completes },
         }
     }

@@ -4,9 +4,9 @@ use zerocopy::IntoBytes;
 
 use super::super::peer_engine::PeerEngine;
 use super::super::rendezvous::Offered;
-use super::super::rendezvous::serving::Serving;
 use super::super::segments::{SegmentId, Segments};
 use super::super::{ControlFrame, Session, ShortReply};
+use super::frames::DataForm;
 use super::{Role, SHORT_REPLY_BYTES, SessionOneSided};
 use crate::proto::context::Cx;
 use crate::proto::effects::{Arrival, Effects};
@@ -17,7 +17,6 @@ use crate::proto::receive::{LongMatch, LongMatched};
 use crate::proto::regions::{Access, Granted, Refusal, Regions};
 use crate::proto::session::send::Staged;
 use crate::proto::table::Id;
-use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::one_sided::{
     ATOMIC_BYTES_MAX, FLAG_COMPARE, FLAG_FETCH, FLAG_INVALIDATE, OneSided,
 };
@@ -237,20 +236,13 @@ impl SessionOneSided {
         segments: &mut Segments,
         id: Id,
         to: u64,
-    ) -> Option<(SegmentId, ReplyForm)> {
+    ) -> Option<(SegmentId, DataForm)> {
         let found = cx.shared.operations.get_mut(id);
         let operation = debug_assert_some!(found, "what waits has not ended")?;
         let (length, hint) = (operation.length, operation.hint);
         let (short, whole) = segments.whole_max(&cx.shared.config, REPLY_HEADER_BYTES);
-        let form = if length <= whole {
-            ReplyForm::Whole(length as usize)
-        } else if segments.offers_source(length) {
-            ReplyForm::Located
-        } else {
-            ReplyForm::Granted
-        };
-        let (payload, is_whole) = (form.payload(), matches!(form, ReplyForm::Whole(_)));
-        let is_located = form == ReplyForm::Located;
+        let form = segments.data_form(length, whole);
+        let (payload, is_whole) = (form.payload(), matches!(form, DataForm::Whole(_)));
         let reply = Reply {
             kind: frame::KIND_REPLY,
             status: STATUS_DONE,
@@ -260,7 +252,7 @@ impl SessionOneSided {
         };
         let rts = ReplyRts {
             kind: frame::KIND_REPLY_RTS,
-            flags: if is_located { FLAG_CMA } else { 0 },
+            flags: form.flag(),
             reserved: 0.into(),
             reserved_2: 0.into(),
             operation: to.into(),
@@ -272,33 +264,11 @@ impl SessionOneSided {
         let pool = &mut cx.shared.pool;
         let segment = segments.push_one_sided(pool, [header, &[]], payload, hint, is_long)?;
         if !is_whole {
-            operation.state = OperationState::Serving(Serving::new(is_located));
+            operation.state = form.serving();
         }
         cx.add_work(Work::Flush);
         self.note_replied(id);
         Some((segment, form))
-    }
-}
-
-/// How the data of a reply goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ReplyForm {
-    /// All of these bytes follow the header.
-    Whole(usize),
-    /// The origin reads it; its location follows the header.
-    Located,
-    /// The origin grants ranges of it.
-    Granted,
-}
-
-impl ReplyForm {
-    /// Returns the bytes after the header.
-    fn payload(self) -> usize {
-        match self {
-            Self::Whole(bytes) => bytes,
-            Self::Located => CMA_SOURCE_BYTES,
-            Self::Granted => 0,
-        }
     }
 }
 
@@ -385,7 +355,7 @@ impl Session {
             cx.remove_work(Work::Stage);
             return Staged::Blocked;
         };
-        if let ReplyForm::Whole(_) = form {
+        if let DataForm::Whole(_) = form {
             self.remove_operation(&mut cx, id);
         }
         let segment = self.segments.segment_mut(segment);
@@ -394,9 +364,9 @@ impl Session {
         };
         let room = segment.newest(form.payload());
         match form {
-            ReplyForm::Whole(_) => Staged::Eager { room, completes: true },
-            ReplyForm::Located => Staged::Source { room },
-            ReplyForm::Granted => Staged::Rts { room },
+            DataForm::Whole(_) => Staged::Eager { room, completes: true },
+            DataForm::Located => Staged::Source { room },
+            DataForm::Granted => Staged::Rts { room },
         }
     }
 

@@ -14,21 +14,19 @@
 //! its origin (REPLY RTS): [`super::super::one_sided`].
 //!
 //! A session uses CMA where its segments go by memory that both engines share, and the peer has
-//! shown that it can read (the driver's event `CmaChanged`). Messages longer than the best size for
-//! a datagram are pulled then, without a lane.
+//! shown that it can read: the driver's event `CmaChanged`, `Session::use_memory_reads`. Messages
+//! longer than the best size for a datagram are pulled then, without a lane.
 //!
 //! An operation that ends before DONE revokes its memory while the peer may be reading, before its
 //! user gets it back ([`Effects::revoke`]), and data read after that is discarded.
 
-use super::super::Session;
 use super::Rendezvous;
 use super::pulling::PullState;
-use crate::proto::context::{Cx, SharedState};
+use crate::proto::context::SharedState;
 use crate::proto::core::Core;
 use crate::proto::effects::Effects;
 use crate::proto::operation::OperationState;
 use crate::proto::operations::Operations;
-use crate::proto::ready::Work;
 use crate::proto::table::Id;
 use crate::wire::CmaSource;
 
@@ -42,22 +40,6 @@ pub(crate) struct CmaRead {
     pub(crate) source: CmaSource,
     pub(crate) offset: u64,
     pub(crate) length: u64,
-}
-
-impl Session {
-    /// Sets whether the peer can read this process's memory.
-    pub(crate) fn set_cma(&mut self, mut cx: Cx<'_>, has_cma: bool) {
-        // Sessions with checksums need them on memory copies too, and CMA has none.
-        let has_cma = has_cma && !self.segments.has_checksums();
-        if !self.segments.is_established() {
-            return;
-        }
-        self.segments.set_cma(has_cma, &cx.shared.config);
-        if self.has_waiting() {
-            // Waiting sends may have another transport now.
-            cx.add_work(Work::Stage);
-        }
-    }
 }
 
 impl Rendezvous {

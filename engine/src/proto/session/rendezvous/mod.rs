@@ -81,6 +81,16 @@ pub(crate) struct Offered {
     pub(crate) source: Option<CmaSource>,
 }
 
+impl Offered {
+    /// Returns that of an RTS with these flags, and the first bytes of its message among those that
+    /// came with it.
+    pub(in crate::proto) fn of_rts(send_operation: u64, flags: u8, came: &[u8]) -> (Self, &[u8]) {
+        let (first, source) = CmaSource::split(flags, came);
+        let hint = Hint::of_flags(flags);
+        (Self { send_operation, hint, first: first.len() as u64, source }, first)
+    }
+}
+
 /// Rendezvous state that all sessions of an engine share.
 #[derive(Debug, Default)]
 pub(crate) struct Rendezvous {

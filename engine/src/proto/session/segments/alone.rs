@@ -316,7 +316,7 @@ impl<P: PostedFrame> Alone<'_, P> {
     /// Takes it for the stream, with whether it has checksums there ([`super::append_segment`]).
     #[inline(always)]
     pub(crate) fn take_for_stream(&mut self) -> (Outgoing<'_>, bool) {
-        let has_checksums = self.segments.has_checksums;
+        let has_checksums = self.segments.has_checksums();
         let (id, bytes) = self.stage(|segments, pool| {
             // Sends may wait for space.
             let is_full = !segments.has_any_room(pool, 1);

@@ -1,8 +1,9 @@
 //! Changes of what a session can do. Each computes its table of routes again.
 
 use super::super::Session;
-use super::protocol::{Capabilities, SendProtocol};
+use super::protocol::{Capabilities, PullMethod, SendProtocol};
 use super::segment::SegmentPool;
+use super::transport::Transport;
 use super::uncommon::Uncommon;
 use super::{Segments, unsent_max};
 use crate::proto::config::Config;
@@ -14,8 +15,10 @@ impl Segments {
     /// Sets the length of new segments to what their transport takes: a ring takes any.
     fn fit_segments(&mut self, pool: &SegmentPool, config: &Config) {
         self.close_open();
-        self.segment_bytes =
-            if self.able.has_ring { pool.buffer_bytes() } else { self.path_bytes as usize };
+        self.segment_bytes = match self.able.transport() {
+            Some(Transport::Ring) => pool.buffer_bytes(),
+            Some(Transport::Stream) | None => self.path_bytes as usize,
+        };
         self.protocol = SendProtocol::of(self.able, self.segment_bytes, config);
     }
 
@@ -32,11 +35,6 @@ impl Segments {
             self.path_bytes = cx.shared.pool.clamp(segment_bytes) as u32;
             self.fit_segments(&cx.shared.pool, &cx.shared.config);
         }
-    }
-
-    /// Sets whether the peer can read messages from this process's memory.
-    pub(in crate::proto) fn set_cma(&mut self, has_cma: bool, config: &Config) {
-        self.set_capabilities(Capabilities { has_cma, ..self.able }, config);
     }
 
     /// Returns the longest message that is sent eagerly to the peer now, in bytes; `None`: the
@@ -56,7 +54,7 @@ impl Session {
         }
         debug_assert!(segments.next_frame == 0, "its first segments are built for its paths");
         let has_bulk = self.bulk_in_datagrams;
-        segments.able = Capabilities { has_datagrams: true, has_bulk, ..Capabilities::default() };
+        segments.able = segments.able.with_datagrams(has_bulk);
         if has_bulk {
             self.rendezvous.use_datagrams();
             segments.uncommon.add(Uncommon::BULK);
@@ -71,13 +69,26 @@ impl Session {
     /// built for the stream wait for one.
     ///
     /// RR-DGRAM-12.
-    pub(crate) fn use_stream(&mut self, mut cx: Cx<'_>, has_stream: bool) {
+    pub(crate) fn use_stream(&mut self, mut cx: Cx<'_>, is_chosen: bool) {
         let segments = &mut self.segments;
         if !segments.able.has_datagrams {
             return;
         }
-        let able = Capabilities { has_stream, ..segments.able };
+        let able = segments.able.with_stream(is_chosen);
         if segments.set_capabilities(able, &cx.shared.config) && self.has_waiting() {
+            // Waiting sends may have another transport now.
+            cx.add_work(Work::Stage);
+        }
+    }
+
+    /// Sets whether the peer can read this process's memory.
+    pub(crate) fn use_memory_reads(&mut self, mut cx: Cx<'_>, is_able: bool) {
+        let segments = &mut self.segments;
+        if !segments.is_established() {
+            return;
+        }
+        segments.set_capabilities(segments.able.with_memory_reads(is_able), &cx.shared.config);
+        if self.has_waiting() {
             // Waiting sends may have another transport now.
             cx.add_work(Work::Stage);
         }
@@ -98,23 +109,22 @@ impl Session {
         if !segments.is_established() {
             return true;
         }
-        // Sessions with checksums need them on memory copies too, and pieces have none.
-        let piece_ring = ring.filter(|_| !segments.has_checksums);
-        let before = segments.able;
-        debug_assert!(!(before.has_ring && ring.is_some()), "the end of a ring is reported before");
-        let (has_ring, takes_pieces) = (ring.is_some(), piece_ring.is_some());
-        segments.able = Capabilities { has_ring, takes_pieces, ..before };
+        let before = segments.protocol;
+        let had_ring = before.transport() == Some(Transport::Ring);
+        debug_assert!(!had_ring || ring.is_none(), "the end of a ring is reported before");
+        segments.able = segments.able.with_ring(ring.is_some());
         segments.fit_segments(&cx.shared.pool, &cx.shared.config);
-        if before.takes_pieces != takes_pieces && self.has_waiting() {
+        let granted_by = segments.protocol.granted_by();
+        if before.granted_by() != granted_by && self.has_waiting() {
             // Waiting sends may have another transport now.
             cx.add_work(Work::Stage);
         }
-        self.use_ring_for_pieces(&mut cx, piece_ring);
-        if before.has_ring && !has_ring && !planted!(ForgetRing) {
+        self.use_ring_for_pieces(&mut cx, ring.filter(|_| granted_by == PullMethod::Pieces));
+        if had_ring && ring.is_none() && !planted!(ForgetRing) {
             let is_intact = self.segments.slots.restore_kept(&mut cx.shared.pool, unread);
             self.segments.advance_base();
             self.resume_waiting(&mut cx);
-            self.segments.resend_all(cx, true);
+            self.segments.resend_short(cx);
             return is_intact;
         }
         true

@@ -13,6 +13,7 @@ use crate::proto::core::Core;
 use crate::proto::effects::Effects;
 use crate::proto::failure::PeerFailure;
 use crate::proto::ready::Work;
+use crate::proto::receive::LongMatched;
 use crate::wire::FrameRange;
 use crate::wire::segment::SegmentHeader;
 use crate::wire::{Frame, FrameError, Frames};
@@ -42,6 +43,21 @@ impl Segments {
     fn note_goodbye(&mut self, number: u32, reason: u8) {
         self.received.note_goodbye(number, reason);
         self.uncommon.add(Uncommon::GOODBYE);
+    }
+
+    /// Takes a goodbye once everything the peer sent before it has arrived, and returns the failure
+    /// that it is for this side. A peer that ends the session for a failure retransmits nothing, so
+    /// missing frames stay missing.
+    ///
+    /// RR-END-1, RR-DGRAM-9.
+    fn take_due_goodbye(&mut self) -> Option<PeerFailure> {
+        let (reason, is_last) = self.received.goodbye()?;
+        let failure = PeerFailure::of_goodbye(reason);
+        if failure == PeerFailure::Left && !is_last {
+            return None;
+        }
+        self.answer_goodbye();
+        Some(failure)
     }
 
     /// Sends what the peer waits for with the next segment, or alone.
@@ -85,6 +101,27 @@ impl Session {
     #[inline(always)]
     fn has_replies_due(&mut self) -> bool {
         !self.is_free_of(Uncommon::REPLIES) || self.one_sided.has_flushes()
+    }
+}
+
+impl EnvelopeHeader {
+    /// Lets a session take this message, whose turn it is and whose credit is charged. Returns what
+    /// it has matched, if that is to be pulled.
+    fn take_by(
+        &self,
+        session: &mut Session,
+        cx: &mut Cx<'_>,
+        payload: &[u8],
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> LongMatched {
+        match self {
+            Self::Eager(header, data) => {
+                session.take_eager(cx, header, *data, payload, now_ns, effects)?;
+                Ok(None)
+            }
+            Self::Rts(header, data) => session.take_rts(cx, header, *data, payload, effects),
+        }
     }
 }
 
@@ -203,7 +240,9 @@ impl Core {
         let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
         if session.has_replies_due() {
             session.answer_flushes(&mut cx);
-            self.handle_due_goodbye(slot, effects);
+            if let Some(failure) = session.segments.take_due_goodbye() {
+                self.fail_session(slot, failure, effects);
+            }
         }
         let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
         session.segments.flush_replies(&mut cx)
@@ -222,16 +261,31 @@ impl Core {
         let mut held = fast.frames;
         let mut number = range.first.wrapping_add(u32::from(held));
         while let Some(frame) = frames.next_frame()? {
-            let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
+            let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
             if !session.segments.is_established() {
                 return Ok(());
             }
             held = held.wrapping_add(1);
             match session.segments.note_frame(number) {
                 Coming::Again if !planted!(RepeatFrames) => {}
-                Coming::Fresh | Coming::Again => {
-                    self.handle_in_turn(slot, number, &frame, now_ns, effects)?;
-                }
+                Coming::Fresh | Coming::Again => match EnvelopeHeader::of_frame(&frame) {
+                    None => {
+                        self.handle_other(slot, number, &frame, now_ns, effects)?;
+                        self.take_early_after(slot, number, now_ns, effects)?;
+                    }
+                    Some((envelope, bytes)) => {
+                        let unexpected = &mut cx.shared.unexpected;
+                        let received = &mut session.segments.received;
+                        if received.admit(unexpected, number, envelope, bytes)? {
+                            let taken =
+                                envelope.take_by(session, &mut cx, bytes, now_ns, effects)?;
+                            self.pull_long(slot, taken, effects);
+                            self.take_early_after(slot, number, now_ns, effects)?;
+                        } else {
+                            session.segments.uncommon.add(Uncommon::EARLY);
+                        }
+                    }
+                },
                 Coming::Beyond => {
                     let expected = session.segments.expected_frame();
                     return Err(FrameError::BeyondWindow { expected, got: number });
@@ -247,94 +301,28 @@ impl Core {
         Ok(())
     }
 
-    /// Processes a frame that arrived for the first time, and messages that waited for it.
+    /// Takes the messages that have waited for frame `number`, and for each other.
     ///
     /// RR-DGRAM-4.
-    fn handle_in_turn(
+    fn take_early_after(
         &mut self,
         slot: u32,
-        number: u32,
-        frame: &Frame<'_>,
+        mut number: u32,
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let is_in_turn = match frame {
-            Frame::Eager(header, data, payload) => {
-                let envelope = EnvelopeHeader::Eager(**header, *data);
-                self.admit_envelope(slot, number, envelope, payload, now_ns, effects)?
-            }
-            Frame::Rts(header, data, first) => {
-                let envelope = EnvelopeHeader::Rts(**header, *data);
-                self.admit_envelope(slot, number, envelope, first, now_ns, effects)?
-            }
-            other => {
-                self.handle_other(slot, number, other, now_ns, effects)?;
-                true
-            }
-        };
-        let mut last = is_in_turn.then_some(number);
-        while let Some(predecessor) = last {
-            if planted!(KeepHeld) {
-                break;
-            }
-            let session = self.sessions.at_mut(slot as usize);
-            let held = session.and_then(|it| it.segments.received.take_after(predecessor));
-            let Some(held) = held else { break };
-            last = Some(held.frame);
+        while let Some((session, mut cx)) = self.enter(slot)
+            && !planted!(KeepHeld)
+            && let Some(held) = session.segments.received.take_after(number)
+        {
+            number = held.frame;
             let Held { envelope, payload, payload_bytes, .. } = held;
             let bytes = &payload[..payload_bytes];
-            let taken = self.take_envelope(slot, &envelope, bytes, now_ns, effects);
-            self.shared.unexpected.give_back(payload);
-            taken?;
+            let taken = envelope.take_by(session, &mut cx, bytes, now_ns, effects);
+            cx.shared.unexpected.give_back(payload);
+            self.pull_long(slot, taken?, effects);
         }
         Ok(())
-    }
-
-    /// Charges a message and takes it, or buffers it until its turn (returns `false`).
-    ///
-    /// RR-CREDIT-1, RR-DGRAM-4.
-    fn admit_envelope(
-        &mut self,
-        slot: u32,
-        number: u32,
-        envelope: EnvelopeHeader,
-        payload: &[u8],
-        now_ns: u64,
-        effects: &mut impl Effects,
-    ) -> Result<bool, FrameError> {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(true) };
-        let received = &mut session.segments.received;
-        let Some(predecessor) = received.charge(number, &envelope, payload)? else {
-            self.take_envelope(slot, &envelope, payload, now_ns, effects)?;
-            return Ok(true);
-        };
-        let (payload_bytes, payload) = (payload.len(), self.shared.unexpected.keep(payload));
-        let held = Held { frame: number, envelope, payload, payload_bytes };
-        session.segments.uncommon.add(Uncommon::EARLY);
-        received.keep_early(predecessor, held, &mut self.shared.unexpected)?;
-        Ok(false)
-    }
-
-    /// Takes a message whose turn it is and whose credit is charged.
-    fn take_envelope(
-        &mut self,
-        slot: u32,
-        envelope: &EnvelopeHeader,
-        payload: &[u8],
-        now_ns: u64,
-        effects: &mut impl Effects,
-    ) -> Result<(), FrameError> {
-        match envelope {
-            EnvelopeHeader::Eager(header, data) => {
-                let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
-                session.take_eager(&mut cx, header, *data, payload, now_ns, effects)
-            }
-            EnvelopeHeader::Rts(header, data) => {
-                self.pull_matched(slot, effects, |session, cx, effects| {
-                    session.take_rts(cx, header, *data, payload, effects)
-                })
-            }
-        }
     }
 
     fn handle_other(
@@ -388,19 +376,5 @@ impl Core {
             Frame::Eager(..) | Frame::Rts(..) => {}
         }
         Ok(())
-    }
-
-    /// Handles a goodbye once everything the peer sent before it has arrived. A peer that ends the
-    /// session for a failure retransmits nothing, so missing frames stay missing.
-    ///
-    /// RR-END-1, RR-DGRAM-9.
-    fn handle_due_goodbye(&mut self, slot: u32, effects: &mut impl Effects) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some((reason, is_last)) = session.segments.received.goodbye() else { return };
-        let failure = PeerFailure::of_goodbye(reason);
-        if failure != PeerFailure::Left || is_last {
-            session.segments.answer_goodbye();
-            self.fail_session(slot, failure, effects);
-        }
     }
 }

@@ -86,7 +86,7 @@ pub(crate) use self::slots::SegmentId;
 pub(in crate::proto) use self::slots::TakenSegment;
 pub(crate) use self::split::{split_checked, split_segment};
 pub(crate) use self::staging::{stage_in_segment, stage_put};
-pub(in crate::proto) use self::transport::Transport;
+pub(crate) use self::transport::Transport;
 
 /// A segment has space for an envelope and some payload.
 const SEGMENT_BYTES_MIN: usize = SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + 80;
@@ -135,8 +135,6 @@ pub(crate) struct Segments {
     /// Longest eager payload that the peer accepts and advises.
     eager_limit: EagerLimit,
     able: Capabilities,
-    /// Segments and chunks on TCP connections have checksums.
-    has_checksums: bool,
     /// Number of all long segments.
     long_held: u32,
     /// The segment size without a ring: the smallest one of its paths.
@@ -209,7 +207,6 @@ impl Segments {
             path_bytes: SEGMENT_HEADER_BYTES as u32,
             unsent_max: 0,
             able: Capabilities::default(),
-            has_checksums: false,
             update_due: false,
             ack_awaited: false,
             control: LateQueue::default(),
@@ -242,7 +239,8 @@ impl Segments {
         let SharedState { config, pool, .. } = shared;
         // Buffers are as long as the longest datagram; segments fill what is usual of them.
         let segment_bytes = pool.clamp(config.datagram_bytes);
-        let able = Capabilities { has_stream: true, is_loopback, ..Capabilities::default() };
+        let has_checksums = ours.checksum || theirs.checksum;
+        let able = Capabilities::of_connection(is_loopback, has_checksums);
         // A message without credit is pulled, so a short window need not fit the longest.
         let largest = ours.eager_limit.min(ours.byte_limit / 4);
         let windows = ReceiveCredits::new(ours.envelope_limit, ours.byte_limit, largest);
@@ -260,7 +258,6 @@ impl Segments {
             segment_bytes,
             path_bytes: segment_bytes as u32,
             unsent_max: unsent_max(segment_bytes, config),
-            has_checksums: ours.checksum || theirs.checksum,
             ..Self::new(config.hash_seed, received)
         };
     }
@@ -310,11 +307,6 @@ impl Segments {
         &self.protocol
     }
 
-    /// Returns whether segments go by a ring in shared memory.
-    pub(crate) fn has_ring(&self) -> bool {
-        self.able.has_ring
-    }
-
     /// Notes that credit was announced in a datagram that may be lost, and no later one repeats it,
     /// or that an acknowledgement has to be requested.
     fn note_update_due(&mut self) {
@@ -336,8 +328,9 @@ impl Segments {
     }
 
     /// Returns whether segments and chunks on TCP connections have checksums.
+    #[inline]
     pub(crate) fn has_checksums(&self) -> bool {
-        self.has_checksums
+        self.able.has_checksums
     }
 
     /// Returns the control frames that are not in a segment yet.
@@ -385,7 +378,7 @@ impl Segments {
 
     /// Returns the same, mutable.
     #[inline]
-    pub(super) fn receive_credits_mut(&mut self) -> &mut ReceiveCredits {
+    pub(in crate::proto) fn receive_credits_mut(&mut self) -> &mut ReceiveCredits {
         self.received.credits_mut()
     }
 }
@@ -413,7 +406,7 @@ impl Segments {
         if self.slots.len() == 0 {
             return;
         }
-        let is_lossless = self.able.has_ring || !self.able.has_datagrams;
+        let is_lossless = self.protocol.transport().is_some();
         self.ack_awaited |= self.long.len() > 0 || is_lossless;
         // Segments sent by a transport that loses none have requested none.
         if is_lossless {
@@ -533,6 +526,6 @@ impl Segments {
     /// Sets whether segments have checksums.
     #[cfg(test)]
     pub(in crate::proto) fn set_checksums(&mut self, has_checksums: bool) {
-        self.has_checksums = has_checksums;
+        self.able.has_checksums = has_checksums;
     }
 }

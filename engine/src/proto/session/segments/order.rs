@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use super::super::late::{Hashing, LateMap};
 use super::window::{Arrivals, FrameSet, is_before};
-use crate::wire::{Eager, Rts};
+use crate::wire::{Eager, Frame, Rts};
 
 /// Number of flows from which idle ones are searched for.
 const STREAMS_LEAST: usize = 64;
@@ -106,6 +106,16 @@ pub(crate) enum EnvelopeHeader {
 }
 
 impl EnvelopeHeader {
+    /// Returns that of a frame, and the bytes behind it; `None`: it is no message.
+    #[inline]
+    pub(super) fn of_frame<'a>(frame: &Frame<'a>) -> Option<(Self, &'a [u8])> {
+        match *frame {
+            Frame::Eager(header, data, payload) => Some((Self::Eager(*header, data), payload)),
+            Frame::Rts(header, data, first) => Some((Self::Rts(*header, data), first)),
+            _ => None,
+        }
+    }
+
     fn predecessor_distance(&self) -> u16 {
         match self {
             Self::Eager(header, _) => header.predecessor_distance.get(),

@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::{ControlFrame, Session};
-use super::segment::{Place, SegmentPool};
+use super::segment::{Place, SegmentBuffer, SegmentPool};
 use super::slots::{SegmentId, SegmentQueue, SegmentSlots};
 use super::uncommon::Uncommon;
 use super::window::is_before;
@@ -269,7 +269,7 @@ impl Session {
         &'a mut self,
         cx: Cx<'a>,
     ) -> Option<(Outgoing<'a>, bool)> {
-        let has_checksums = self.segments.has_checksums;
+        let has_checksums = self.segments.has_checksums();
         // Beside datagrams that are lost there is no time for the acknowledgement's delay.
         let asks = if self.segments.has_datagrams() { Asks::Always } else { Asks::WhenAwaited };
         Some((self.poll_segment(cx, usize::MAX, asks)?, has_checksums))
@@ -387,7 +387,7 @@ impl Segments {
         let header = self.header(false);
         let header = self.without_frames(header);
         let mut bytes = Vec::new();
-        append_segment(&mut bytes, header.as_bytes(), self.has_checksums);
+        append_segment(&mut bytes, header.as_bytes(), self.has_checksums());
         self.final_ack = bytes.into();
     }
 
@@ -470,14 +470,22 @@ impl Segments {
         }
     }
 
-    /// Retransmits all unacknowledged segments after a lane was abandoned. If `has_stream`, that
-    /// lane was not the stream, and long segments stay on it.
-    pub(crate) fn resend_all(&mut self, mut cx: Cx<'_>, has_stream: bool) {
+    /// Retransmits all unacknowledged segments after the lanes that carried them were abandoned.
+    pub(crate) fn resend_all(&mut self, cx: Cx<'_>) {
+        self.resend(cx, |_| true);
+    }
+
+    /// Does the same where the stream stays: the long segments on it are not sent again.
+    pub(crate) fn resend_short(&mut self, cx: Cx<'_>) {
+        self.resend(cx, |segment| !segment.is_long);
+    }
+
+    fn resend(&mut self, mut cx: Cx<'_>, is_lost: impl Fn(&SegmentBuffer) -> bool) {
         if !self.is_established() || planted!(ForgetResend) {
             return;
         }
         for id in self.slots.ids() {
-            if !has_stream || self.slots.get(id).is_some_and(|segment| !segment.is_long) {
+            if self.slots.get(id).is_some_and(&is_lost) {
                 self.mark_lost(id);
             }
         }

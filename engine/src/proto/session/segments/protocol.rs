@@ -12,6 +12,7 @@
 //! send.
 
 use super::segment::LONG_PAYLOAD_BYTES;
+use super::transport::Transport;
 use crate::proto::core::Config;
 use crate::wire::EAGER_BYTES_MAX;
 use crate::wire::eager::EAGER_HEADER_BYTES;
@@ -21,23 +22,61 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 /// over all of its bytes, which at 8 KiB costs more than the stream does.
 const SHORT_FRAME_BYTES_MAX: usize = 2048;
 
-/// What a session can do.
+/// What a session can do. What follows from that is in its [`SendProtocol`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Capabilities {
+    /// Segments and chunks on TCP connections have checksums: memory copies need them too, and
+    /// neither pieces nor reads from memory have any.
+    pub(super) has_checksums: bool,
     /// Datagrams carry segments, too.
     pub(super) has_datagrams: bool,
     /// The peer is this engine.
-    pub(super) is_loopback: bool,
+    is_loopback: bool,
     /// Messages that do not fit a short segment go on the TCP stream, in long ones.
-    pub(super) has_stream: bool,
-    /// Segments go by a ring in shared memory, which does not acknowledge.
-    pub(super) has_ring: bool,
-    /// Long messages go by the ring in pieces.
-    pub(super) takes_pieces: bool,
+    has_stream: bool,
+    /// Both sides have a ring in shared memory.
+    has_ring: bool,
     /// The peer can read messages from this process's memory.
-    pub(super) has_cma: bool,
+    has_cma: bool,
     /// Bulk data goes in datagrams.
     pub(super) has_bulk: bool,
+}
+
+impl Capabilities {
+    /// Those of a newly established session, whose control connection carries everything.
+    pub(super) fn of_connection(is_loopback: bool, has_checksums: bool) -> Self {
+        Self { has_stream: true, is_loopback, has_checksums, ..Self::default() }
+    }
+
+    /// Datagrams carry segments, and bulk data if `has_bulk`; the stream is not chosen yet.
+    pub(super) fn with_datagrams(self, has_bulk: bool) -> Self {
+        let has_checksums = self.has_checksums;
+        Self { has_datagrams: true, has_bulk, has_checksums, ..Self::default() }
+    }
+
+    /// The TCP stream takes long segments, or does not.
+    pub(super) fn with_stream(self, is_chosen: bool) -> Self {
+        Self { has_stream: is_chosen, ..self }
+    }
+
+    /// There is a ring, or none.
+    pub(super) fn with_ring(self, is_there: bool) -> Self {
+        Self { has_ring: is_there, ..self }
+    }
+
+    /// The peer can read this process's memory, or cannot.
+    pub(super) fn with_memory_reads(self, is_able: bool) -> Self {
+        Self { has_cma: is_able, ..self }
+    }
+
+    /// As [`SendProtocol::transport`].
+    pub(super) fn transport(self) -> Option<Transport> {
+        match self {
+            Self { has_ring: true, .. } => Some(Transport::Ring),
+            Self { has_datagrams: true, .. } => None,
+            _ => Some(Transport::Stream),
+        }
+    }
 }
 
 /// How a message travels.
@@ -77,6 +116,8 @@ pub(crate) struct SendProtocol {
     pull: [PullMethod; 2],
     /// The longest of the shorter ones.
     pull_short_max: u64,
+    /// As [`Self::transport`].
+    transport: Option<Transport>,
 }
 
 impl SendProtocol {
@@ -87,42 +128,53 @@ impl SendProtocol {
         stream_shared_max: 0,
         pull: [PullMethod::Lanes; 2],
         pull_short_max: 0,
+        transport: Some(Transport::Stream),
     };
 
     /// Computes the table of a session whose segments have at most `segment_bytes`.
     pub(super) fn of(able: Capabilities, segment_bytes: usize, config: &Config) -> Self {
-        let Capabilities { has_stream, has_ring, takes_pieces, has_cma, has_bulk, .. } = able;
+        let transport = able.transport();
+        let is_by_ring = transport == Some(Transport::Ring);
+        let (in_pieces, from_memory) =
+            (is_by_ring && !able.has_checksums, able.has_cma && !able.has_checksums);
         // A ring takes everything that fits a segment: up to there it is faster than a read from
         // memory.
-        let has_better_way = has_stream && !has_ring;
+        let has_better_way = able.has_stream && !is_by_ring;
         let most = if has_better_way { SHORT_FRAME_BYTES_MAX } else { usize::MAX };
         let frame_max = (segment_bytes - SEGMENT_HEADER_BYTES).min(most);
         let segment_max = (frame_max - EAGER_HEADER_BYTES) as u32;
         // Where both sides share memory, other ways are faster than the stream.
-        let pulls_on_host = has_cma || takes_pieces;
-        let by_stream = has_stream && !pulls_on_host;
+        let by_stream = able.has_stream && !in_pieces && !from_memory;
         // What a session with itself pulls is copied once, from the send's memory. Grants of bulk
         // data in datagrams would share the path with it.
         let (stream_max, stream_shared_max) = match by_stream {
             false => (0, 0),
             true if able.is_loopback => (LONG_PAYLOAD_BYTES, LONG_PAYLOAD_BYTES),
-            true if has_bulk => (EAGER_BYTES_MAX, EAGER_BYTES_MAX),
+            true if able.has_bulk => (EAGER_BYTES_MAX, EAGER_BYTES_MAX),
             true => (EAGER_BYTES_MAX, LONG_PAYLOAD_BYTES),
         };
-        let other = match (takes_pieces, has_bulk) {
+        let other = match (in_pieces, able.has_bulk) {
             (true, _) => PullMethod::Pieces,
             (false, true) => PullMethod::Datagrams,
             (false, false) => PullMethod::Lanes,
         };
         // Two copies of a short message by the ring are faster than one by a system call.
-        let pull_short_max = if takes_pieces { config.pieces_bytes_max } else { 0 };
+        let pull_short_max = if in_pieces { config.pieces_bytes_max } else { 0 };
         Self {
             segment_max,
             stream_max: stream_max as u32,
             stream_shared_max: stream_shared_max as u32,
-            pull: if has_cma { [other, PullMethod::Memory] } else { [other; 2] },
+            pull: if from_memory { [other, PullMethod::Memory] } else { [other; 2] },
             pull_short_max,
+            transport,
         }
+    }
+
+    /// Returns what carries short segments, if that loses nothing and acknowledges nothing itself;
+    /// `None`: datagrams. While no path is open, it is the stream instead of these.
+    #[inline]
+    pub(crate) fn transport(&self) -> Option<Transport> {
+        self.transport
     }
 
     /// Returns the route of a message of `length` bytes with `data_bytes` of remote data, before
@@ -142,6 +194,14 @@ impl SendProtocol {
     #[inline]
     pub(crate) fn pull_method(&self, length: u64) -> PullMethod {
         self.pull[usize::from(length > self.pull_short_max)]
+    }
+
+    /// Returns how the receiver gets what it cannot read from the sender's memory.
+    #[inline]
+    pub(super) fn granted_by(&self) -> PullMethod {
+        let [granted, _] = self.pull;
+        debug_assert!(granted != PullMethod::Memory, "memory is announced, not granted");
+        granted
     }
 
     /// Returns whether a message of [`Route::Stream`] is pulled while `long` long segments are
@@ -169,10 +229,11 @@ impl SendProtocol {
         ranges
     }
 
-    /// Returns whether frames that do not fit a segment go on the stream.
+    /// Returns the longest payload of a frame, of which `short` bytes fit a segment: a long one on
+    /// the stream takes up to `long`.
     #[inline]
-    pub(crate) fn goes_by_stream(&self) -> bool {
-        self.stream_max > 0
+    pub(in crate::proto) fn payload_max(&self, short: u64, long: u64) -> u64 {
+        if self.stream_max > 0 { long.max(short) } else { short }
     }
 
     /// Returns the longest message that is sent without a pull, whatever its credit is, in bytes.
@@ -244,7 +305,7 @@ mod tests {
         ];
         assert_eq!(rows(&table), expected);
         assert_eq!(table.eager_max() as usize, EAGER_BYTES_MAX);
-        assert!(table.goes_by_stream());
+        assert_eq!([table.payload_max(8, 20), table.payload_max(30, 20)], [20, 30]);
         let long = protocol(able, RING);
         assert_eq!(rows(&long)[0].0, (SHORT_FRAME_BYTES_MAX - EAGER_HEADER_BYTES) as u64);
         let shared = LONG_PAYLOAD_BYTES as u64;
@@ -260,14 +321,8 @@ mod tests {
     #[test]
     fn a_ring_takes_whole_segments() {
         for (has_cma, has_stream) in [(false, false), (true, false), (true, true)] {
-            let (has_ring, takes_pieces) = (true, true);
-            let able = Capabilities {
-                has_stream,
-                has_ring,
-                takes_pieces,
-                has_cma,
-                ..Capabilities::default()
-            };
+            let able =
+                Capabilities { has_stream, has_ring: true, has_cma, ..Capabilities::default() };
             let table = protocol(able, RING);
             let mut expected = vec![(in_segment(RING), Route::Segment)];
             if has_cma {
@@ -276,8 +331,25 @@ mod tests {
             let last = if has_cma { PullMethod::Memory } else { PullMethod::Pieces };
             expected.push((u64::MAX, Route::Pull(last)));
             assert_eq!(rows(&table), expected, "stream: {has_stream}");
-            assert!(!table.goes_by_stream());
+            assert_eq!(table.payload_max(8, 20), 8, "frames that fit no segment are pulled");
+            assert_eq!(table.transport(), Some(Transport::Ring));
         }
+    }
+
+    /// RR-SUM-1
+    #[test]
+    fn checksums_keep_long_messages_from_shared_memory() {
+        let able = Capabilities {
+            has_checksums: true,
+            has_datagrams: true,
+            has_ring: true,
+            has_cma: true,
+            ..Capabilities::default()
+        };
+        let table = protocol(able, RING);
+        let pull = Route::Pull(PullMethod::Lanes);
+        assert_eq!(rows(&table), [(in_segment(RING), Route::Segment), (u64::MAX, pull)]);
+        assert_eq!(table.transport(), Some(Transport::Ring));
     }
 
     #[test]

@@ -119,34 +119,32 @@ impl Received {
         &mut self.credits
     }
 
-    /// Charges a message with these bytes in its frame, number `number`. Returns the frame of the
-    /// message that it follows and has to wait for, if there is one.
+    /// Charges a message with these bytes in its frame, number `number`. Returns whether its turn
+    /// has come; else it is kept until the one that it follows has been taken. An error: it has no
+    /// credit, or another message follows that one.
     ///
     /// RR-CREDIT-1, RR-DGRAM-4.
-    pub(super) fn charge(
+    pub(super) fn admit(
         &mut self,
-        number: u32,
-        envelope: &EnvelopeHeader,
-        payload: &[u8],
-    ) -> Result<Option<u32>, FrameError> {
-        self.credits.charge(payload.len() as u32).map_err(FrameError::NoCredit)?;
-        Ok(self.reorder_buffer.waits_for(number, envelope, &self.arrivals))
-    }
-
-    /// Keeps a message that was charged, until the one in frame `predecessor` has been taken. An
-    /// error: another message follows that one.
-    pub(super) fn keep_early(
-        &mut self,
-        predecessor: u32,
-        held: Held,
         unexpected: &mut Unexpected,
-    ) -> Result<(), FrameError> {
-        let payload_bytes = held.payload_bytes;
-        self.reorder_buffer.insert(predecessor, held).map_err(|held| {
-            self.credits.consume(payload_bytes as u32);
-            unexpected.give_back(held.payload);
-            FrameError::FollowsTwice(predecessor)
-        })
+        number: u32,
+        envelope: EnvelopeHeader,
+        payload: &[u8],
+    ) -> Result<bool, FrameError> {
+        let payload_bytes = payload.len();
+        self.credits.charge(payload_bytes as u32).map_err(FrameError::NoCredit)?;
+        let predecessor = self.reorder_buffer.waits_for(number, &envelope, &self.arrivals);
+        let Some(predecessor) = predecessor else { return Ok(true) };
+        let held =
+            Held { frame: number, envelope, payload: unexpected.keep(payload), payload_bytes };
+        match self.reorder_buffer.insert(predecessor, held) {
+            Ok(()) => Ok(false),
+            Err(held) => {
+                self.credits.consume(payload_bytes as u32);
+                unexpected.give_back(held.payload);
+                Err(FrameError::FollowsTwice(predecessor))
+            }
+        }
     }
 
     /// Takes the message that follows the one in frame `predecessor`, if it has arrived.

@@ -29,17 +29,20 @@ use crate::wire::{DATA_BYTES, Eager, Rts};
 #[derive(Clone, Copy)]
 struct Course {
     route: Route,
-    /// Payload in the envelope's frame.
+    /// Payload in the envelope's frame: a [`crate::wire::CmaSource`] if it is read from memory.
     payload: usize,
     /// Its frames go on the stream.
     is_long: bool,
-    /// The payload is a [`crate::wire::CmaSource`].
-    has_source: bool,
 }
 
 impl Course {
     fn is_pulled(&self) -> bool {
         matches!(self.route, Route::Pull(_))
+    }
+
+    /// Returns whether the receiver reads it from this process's memory.
+    fn is_read(&self) -> bool {
+        self.route == Route::Pull(PullMethod::Memory)
     }
 }
 
@@ -171,14 +174,14 @@ impl Segments {
     ) -> Option<(SegmentId, Course)> {
         let SendRequest { length, level, .. } = *request;
         let course = self.course_of(cx, request)?;
-        let Course { payload, has_source, .. } = course;
+        let payload = course.payload;
         let is_pulled = course.is_pulled();
         let report = !is_pulled && level == CompletionLevel::Match;
         let (flags, name) = if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
         let charged = if is_pulled { payload } else { length as usize };
         let segment = if is_pulled {
             let mut header = rts_header(request, target, id, payload as u32);
-            header.flags |= if has_source { FLAG_CMA } else { 0 };
+            header.flags |= if course.is_read() { FLAG_CMA } else { 0 };
             self.push_envelope(cx, request, target, header, course)?
         } else {
             let header = eager_header(request, target, flags, name);
@@ -209,14 +212,16 @@ impl Segments {
             _ if self.eager_limit.is_pull_due(length) => pull,
             route => route,
         };
-        let mut has_source = false;
+        let route = match route {
+            Route::Pull(PullMethod::Memory) if bytes_left < CMA_SOURCE_BYTES as u64 => {
+                Route::Pull(protocol.granted_by())
+            }
+            route => route,
+        };
         let (header, payload, is_long) = match route {
             Route::Segment => (EAGER_HEADER_BYTES, length as usize, false),
             Route::Stream => (EAGER_HEADER_BYTES, length as usize, true),
-            Route::Pull(PullMethod::Memory) if bytes_left >= CMA_SOURCE_BYTES as u64 => {
-                has_source = true;
-                (RTS_HEADER_BYTES, CMA_SOURCE_BYTES, false)
-            }
+            Route::Pull(PullMethod::Memory) => (RTS_HEADER_BYTES, CMA_SOURCE_BYTES, false),
             Route::Pull(_) => {
                 let first = u64::from(cx.shared.config.rts_bytes).min(length).min(bytes_left);
                 let room = self.frame_bytes_max() - RTS_HEADER_BYTES - data_bytes;
@@ -230,7 +235,7 @@ impl Segments {
         } else {
             self.has_room(pool, room, false)
         };
-        let course = Course { route, payload, is_long, has_source };
+        let course = Course { route, payload, is_long };
         (self.credits.has_envelope() && has_room).then_some(course)
     }
 }
@@ -251,12 +256,11 @@ impl Session {
         };
         self.waiting.pop_front();
         let (segment, course) = staged;
-        let Course { payload, has_source, .. } = course;
         let is_pulled = course.is_pulled();
         let completes = !is_pulled && level == CompletionLevel::Inject;
         let Some(operation) = cx.shared.operations.get_mut(id) else { return Staged::Blocked };
         operation.state = match (course.route, level) {
-            (Route::Pull(_), _) => OperationState::Serving(Serving::new(has_source)),
+            (Route::Pull(_), _) => OperationState::Serving(Serving::new(course.is_read())),
             (_, CompletionLevel::Match) => OperationState::AwaitMatch,
             _ => OperationState::AwaitDelivery,
         };
@@ -268,9 +272,9 @@ impl Session {
             segment.operations.push(id);
         }
         segment.completes_unacked |= completes;
-        let room = segment.newest(payload);
+        let room = segment.newest(course.payload);
         match course.route {
-            Route::Pull(_) if has_source => Staged::Source { room },
+            Route::Pull(PullMethod::Memory) => Staged::Source { room },
             Route::Pull(_) => Staged::Rts { room },
             _ => Staged::Eager { room, completes },
         }

@@ -17,7 +17,7 @@ impl Session {
         let is_next = self.is_now_free_of(Uncommon::SENDING)
             && !self.one_sided.has_ready()
             && segments.open.is_none()
-            && !segments.has_checksums;
+            && !segments.has_checksums();
         is_next.then(|| segments.protocol.route(request.length, request.data_bytes()))
     }
 
@@ -41,7 +41,7 @@ impl Session {
         let is_full = !pool.has_room_for_long(segments.long_held as usize, LONG_PAYLOAD_BYTES);
         let is_awaited = segments.slots.get(id).is_some_and(|it| !it.operations.is_empty());
         let asks = segments.asks_when_awaited(is_awaited || is_full, is_last || is_full);
-        let has_checksums = segments.has_checksums;
+        let has_checksums = segments.has_checksums();
         Some((segments.seal_first(id, asks), has_checksums))
     }
 }

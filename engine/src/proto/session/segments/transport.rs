@@ -23,7 +23,7 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 /// A transport of segments that acknowledges nothing itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::proto) enum Transport {
+pub(crate) enum Transport {
     /// The TCP connection of the control lane.
     #[default]
     Stream,

@@ -288,7 +288,7 @@ fn delivery_does_not_wait_for_other_messages() {
     assert_eq!(net.end_of(0, second), Some(&Ended::Sent { accepted: 8 }));
     // Every segment carries an acknowledgement, whether or not its lane acknowledges.
     net.deliver(0, 1, &lost[0].1).unwrap();
-    net.engines[1].core.with(0, |it, cx| it.segments.resend_all(cx, false));
+    net.engines[1].core.with(0, |it, cx| it.segments.resend_all(cx));
     let answer = net.capture(1, 0);
     assert_eq!(header_of(&answer[0].1).ack.get(), 2);
     net.deliver(1, 0, &answer[0].1).unwrap();
@@ -325,7 +325,7 @@ fn lost_segment_is_retransmitted_with_a_new_header_only() {
             .and_then(|(it, _)| it.segments.poll_segment_again(first[0].0, CONTENT, false))
             .is_none()
     );
-    core.with(0, |it, cx| it.segments.resend_all(cx, false));
+    core.with(0, |it, cx| it.segments.resend_all(cx));
     let sent = net.capture(0, 1);
     assert_eq!((sent.len(), header_of(&sent[0].1).frames.get()), (1, 0));
 }

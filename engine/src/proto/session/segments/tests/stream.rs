@@ -110,16 +110,16 @@ fn only_a_lost_stream_causes_retransmission() {
     net.send(flow(1), 5000, CompletionLevel::Inject);
     let core = &mut net.engines[0].core;
     let first = core.enter(0).and_then(|(it, cx)| it.poll_long(cx)).unwrap().0.to_vec();
-    core.with(0, |it, cx| it.segments.resend_all(cx, true));
+    core.with(0, |it, cx| it.segments.resend_short(cx));
     assert!(!core.session(0).is_some_and(|it| it.segments.has_long()));
-    core.with(0, |it, cx| it.segments.resend_all(cx, false));
+    core.with(0, |it, cx| it.segments.resend_all(cx));
     assert!(
         core.session(0).is_some_and(|it| it.segments.has_long())
             && !core.session(0).is_some_and(|it| it.segments.has_short())
     );
     let again = core.enter(0).and_then(|(it, cx)| it.poll_long(cx)).unwrap().0.to_vec();
     assert_eq!(first[SEGMENT_HEADER_BYTES..], again[SEGMENT_HEADER_BYTES..]);
-    core.with(0, |it, cx| it.segments.resend_all(cx, false));
+    core.with(0, |it, cx| it.segments.resend_all(cx));
     // An acknowledgement of the first message makes the third send unnecessary.
     let receive = net.receive_of(flow(1), 5000);
     let there = &mut net.engines[1];
