@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 use crate::progress::clock;
 use crate::proto::matching::{Hasher, MatchEnvelope, Matcher, OperationSlots, Selector};
 use crate::proto::session::segments::segment::{SegmentBuffer, SegmentPool};
-use crate::proto::session::segments::split_segment;
+use crate::proto::session::segments::split;
 use crate::proto::table::Id;
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::frame::KIND_EAGER;
@@ -220,7 +220,7 @@ pub struct Decoded {
 /// eager frames and grants.
 #[inline]
 pub fn decode(bytes: &[u8]) -> Option<Decoded> {
-    let (_, body, _) = split_segment(bytes).ok()??;
+    let (_, body, _) = split(bytes, false).ok()??;
     let mut frames = Frames::new(body);
     let mut decoded = Decoded::default();
     while let Some(frame) = frames.next_frame().ok()? {

@@ -3,6 +3,7 @@
 //! A segment is kept until it is acknowledged, so that its payload is copied. If nothing is ahead
 //! of it, the copy is made while its receiver handles it already.
 
+use super::control_lanes::ControlConnection;
 use super::engine::{Engine, EngineState};
 use crate::proto::session::segments::Route;
 use crate::proto::session::send::{SendDestination, SendRequest};
@@ -15,10 +16,9 @@ const STREAMED_BEFORE_COPY_BYTES_MIN: u64 = 4 << 10;
 impl EngineState {
     /// Returns whether nothing is ahead of a newly posted message on the stream.
     fn may_stream_before_copy(&self, session: u32, request: &SendRequest) -> bool {
-        let Some(control) = self.controls.get(session) else { return false };
+        let may_send = |it: &ControlConnection| it.is_free() && it.long_bytes_left(self.polls) > 0;
         let is_free = request.hint != Hint::Priority
-            && control.is_free()
-            && control.long_bytes_left(self.polls) > 0
+            && self.controls.get(session).is_some_and(may_send)
             && self.may_begin_long(session);
         let route = self.core.session(session).and_then(|it| it.route_if_next(request));
         is_free && route == Some(Route::Stream) && !rare!("a send before its copy", 4)

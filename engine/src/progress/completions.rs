@@ -473,8 +473,7 @@ impl Completions {
     /// Takes the oldest completions of a queue, at most `limit`, and returns their number.
     #[inline]
     pub(crate) fn take(&mut self, queue: u32, into: &mut Vec<Completion>, limit: usize) -> usize {
-        let Some(queue) = self.queues.get_mut(queue as usize) else { return 0 };
-        queue.take(into, limit)
+        self.queues.get_mut(queue as usize).map_or(0, |queue| queue.take(into, limit))
     }
 
     /// Returns whether a queue is empty, with no completion outstanding.

@@ -106,7 +106,8 @@ impl RegisteredMemory {
 
     #[inline]
     pub(super) fn count(&self, region: Id, access: Access, bytes: u64) {
-        let Some(known) = self.get(region) else { return };
+        let known = debug_assert_some!(self.get(region), "a region stays while it is accessed");
+        let Some(known) = known else { return };
         let counter = match access {
             Access::REMOTE_READ => &known.counts.gets,
             Access::REMOTE_ATOMIC => &known.counts.atomics,

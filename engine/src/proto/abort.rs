@@ -44,9 +44,10 @@ impl Core {
     ///
     /// RR-RDV-5, RR-RMA-2.
     pub(super) fn renounce(&mut self, id: Id, refusal: Refusal) {
-        let Some(operation) = self.shared.operations.get(id) else { return };
-        if let Some(frame) = operation.renunciation(refusal) {
-            self.with(operation.session, |it, mut cx| it.send_control(&mut cx, frame));
+        let operation = self.shared.operations.get(id);
+        let due = operation.and_then(|it| Some((it.session, it.renunciation(refusal)?)));
+        if let Some((slot, frame)) = due {
+            self.with_known(slot, |it, mut cx| it.send_control(&mut cx, frame));
         }
     }
 

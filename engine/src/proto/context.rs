@@ -18,6 +18,7 @@ use super::session::rails::engine::EngineRails;
 use super::session::rendezvous::Rendezvous;
 use super::session::segments::segment::SegmentPool;
 use super::unexpected::Unexpected;
+use crate::wire::FrameError;
 
 /// State that the sessions of an engine share, by owner. Outside `proto` only its methods can be
 /// used.
@@ -295,6 +296,18 @@ impl Core {
         Some((sessions.at_mut(slot as usize)?, Cx { slot, shared }))
     }
 
+    /// Returns the session of a received frame, and what its methods use. Frames are read for
+    /// sessions that exist, and remove none, so a vacant slot is a defect; the error reports it.
+    #[inline(always)]
+    pub(super) fn enter_receiving(
+        &mut self,
+        slot: u32,
+    ) -> Result<(&mut Session, Cx<'_>), FrameError> {
+        let entered = self.enter(slot);
+        debug_assert!(entered.is_some(), "a frame removes no session");
+        entered.ok_or(FrameError::NoSession)
+    }
+
     /// Returns the session with an engine, and what its methods use. `None`: there is none.
     pub(super) fn enter_engine(&mut self, engine: u64) -> Option<(&mut Session, Cx<'_>)> {
         self.enter(self.shared.peers.session_of(engine)?)
@@ -309,5 +322,17 @@ impl Core {
         call: impl FnOnce(&mut Session, Cx<'_>) -> R,
     ) -> Option<R> {
         self.enter(slot).map(|(session, cx)| call(session, cx))
+    }
+
+    /// Calls `call` with a session that is in the table, and what its methods use. A vacant slot is
+    /// a defect, of which nothing but the default result follows.
+    pub(super) fn with_known<R: Default>(
+        &mut self,
+        slot: u32,
+        call: impl FnOnce(&mut Session, Cx<'_>) -> R,
+    ) -> R {
+        let entered = self.enter(slot);
+        debug_assert!(entered.is_some(), "slot {slot} is of a session");
+        entered.map(|(session, cx)| call(session, cx)).unwrap_or_default()
     }
 }

@@ -30,7 +30,7 @@ use super::session::connection::Connection;
 #[cfg(doc)]
 use super::session::lanes::BulkLanes;
 use super::session::rails::health::Transition;
-use super::session::segments::{Transport, split_checked, split_segment};
+use super::session::segments::{Transport, split};
 use super::table::{Id, Table};
 use super::unexpected::Message;
 use crate::wire::FrameError;
@@ -153,13 +153,10 @@ impl Core {
     ) -> Result<usize, FrameError> {
         let mut used = 0;
         // What follows the end of a session is not read.
-        while let Some(session) = self.session(slot).filter(|it| it.is_connected()) {
-            let whole = if session.segments().has_checksums() {
-                split_checked(&bytes[used..])?
-            } else {
-                split_segment(&bytes[used..])?
-            };
-            let Some((header, body, length)) = whole else { break };
+        while let Some(session) = self.session(slot).filter(|it| it.is_connected())
+            && let Some((header, body, length)) =
+                split(&bytes[used..], session.segments().has_checksums())?
+        {
             let transport = Some(Transport::Stream);
             self.handle_segment(slot, (header, body), transport, now_ns, effects)?;
             used += length;

@@ -14,6 +14,7 @@
 //! more message could not be reported, or no operation can be created: messages then wait as
 //! unexpected, within their credit, and the user posts again after it has read its completions.
 
+use super::context::SharedState;
 use super::core::Core;
 use super::effects::{Effects, Ended};
 use super::endpoints::Endpoints;
@@ -105,19 +106,17 @@ impl Core {
         (endpoint, selector): (u16, &Selector),
         effects: &mut impl Effects,
     ) -> bool {
-        loop {
-            let shared = &mut self.shared;
-            let Some(matcher) = shared.endpoints.get_mut(endpoint) else { return true };
-            let Some(kept) = matcher.peek_unexpected(selector) else { return true };
-            let length = shared.unexpected.at(kept.message).map_or(0, Message::length);
-            let slice = shared.operations.take_slice(matcher, id, length, effects);
-            let Some(slice) = slice else { return false };
+        while self.shared.operations.takes_slices(id)
+            && let SharedState { endpoints, unexpected, operations, .. } = &mut self.shared
+            && let Some(matcher) = endpoints.get_mut(endpoint)
+            && let Some(kept) = matcher.peek_unexpected(selector)
+            && let length = unexpected.at(kept.message).map_or(0, Message::length)
+            && let Some(slice) = operations.take_slice(matcher, id, length, effects)
+        {
             matcher.take_unexpected(selector);
             self.deliver(slice, &kept, effects);
-            if !self.shared.operations.takes_slices(id) {
-                return false;
-            }
         }
+        self.shared.operations.takes_slices(id)
     }
 }
 
@@ -174,15 +173,21 @@ impl Operations {
 
     /// Closes a multi-receive of the endpoint of `matcher`: it takes no more messages.
     fn close_multi(&mut self, matcher: &mut Matcher, id: Id, effects: &mut impl Effects) {
-        let Some(multi) = self.multi(id) else { return };
-        multi.is_closed = true;
         matcher.cancel_posted(&mut self.slots, id.index() as u32);
-        self.end_multi(id, effects);
+        self.change_multi(id, |multi| multi.is_closed = true, effects);
     }
 
-    /// Ends a closed multi-receive, once its slices have ended.
-    fn end_multi(&mut self, id: Id, effects: &mut impl Effects) {
-        let ended = self.multi(id).and_then(|multi| multi.result());
+    /// Changes a multi-receive, and ends it if it is closed and its slices have ended with that.
+    fn change_multi(
+        &mut self,
+        id: Id,
+        change: impl FnOnce(&mut Multi),
+        effects: &mut impl Effects,
+    ) {
+        let ended = self.multi(id).and_then(|multi| {
+            change(multi);
+            multi.result()
+        });
         if let Some(ended) = ended {
             self.remove(id);
             effects.complete(id, ended);
@@ -197,11 +202,12 @@ impl Operations {
         failed: Ended,
         effects: &mut impl Effects,
     ) {
-        let Some(multi) = self.multi(id) else { return };
-        multi.failed.get_or_insert(failed);
-        multi.is_closed = true;
         endpoints.withdraw(self, id);
-        self.end_multi(id, effects);
+        let fail = |multi: &mut Multi| {
+            multi.failed.get_or_insert(failed);
+            multi.is_closed = true;
+        };
+        self.change_multi(id, fail, effects);
     }
 
     /// Handles the end and removal of a receive operation.
@@ -222,8 +228,6 @@ impl Operations {
     /// Notes that a message of multi-receive `id` has ended.
     #[cold]
     pub(super) fn note_slice_ended(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(multi) = self.multi(id) else { return };
-        multi.pending -= 1;
-        self.end_multi(id, effects);
+        self.change_multi(id, |multi| multi.pending -= 1, effects);
     }
 }

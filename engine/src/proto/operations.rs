@@ -10,11 +10,11 @@ use super::hint::Hint;
 use super::matching::{OperationSlot, OperationSlots, Selector, SlotState};
 use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::session::rendezvous::pulling::Pulling;
-use super::session::rendezvous::serving::Serving;
+use super::session::rendezvous::serving::{Served, Serving};
 use super::table::{Id, reserve_for};
 
 /// A receive that has matched, and was removed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(super) struct MatchedReceive {
     /// Length of its memory, in bytes.
     pub(super) capacity: u64,
@@ -115,6 +115,17 @@ impl Operations {
         }
     }
 
+    /// Calls `call` with the state of a receive that must be pulling its message, and the slot of
+    /// the session that it pulls from. Of a defect nothing but the default result follows.
+    pub(super) fn with_pulled<R: Default>(
+        &mut self,
+        id: Id,
+        call: impl FnOnce(u32, &mut Pulling) -> R,
+    ) -> R {
+        let pulled = debug_assert_some!(self.pulled(id), "its message is pulled");
+        pulled.map(|(slot, pulling)| call(slot, pulling)).unwrap_or_default()
+    }
+
     /// Returns the state of a send that serves the session in `slot`, the length of its message and
     /// its hint. `None`: it has ended.
     pub(super) fn serving(&mut self, slot: u32, id: Id) -> Option<(&mut Serving, u64, Hint)> {
@@ -124,6 +135,37 @@ impl Operations {
             OperationState::Serving(serving) => Some((serving, length, hint)),
             _ => None,
         }
+    }
+
+    /// Takes the result of a send that serves, once it is known and the kernel has released its
+    /// memory; returns also the slot of its session, and its remote endpoint.
+    pub(super) fn take_served(&mut self, id: Id) -> Option<(Served, u32, u32)> {
+        let serving = self.get_mut(id).and_then(|found| match &mut found.state {
+            OperationState::Serving(serving) => Some((serving, found.session, found.remote)),
+            _ => None,
+        });
+        let (serving, slot, remote) =
+            debug_assert_some!(serving, "only sends that serve end by DONE or a release")?;
+        Some((serving.take_end()?, slot, remote))
+    }
+
+    /// Queues a new send. Returns the slot of its session.
+    pub(super) fn begin_waiting(&mut self, id: Id) -> u32 {
+        let new = self.get_mut(id).and_then(|found| match found.state {
+            OperationState::New { level } => Some((found, level)),
+            _ => None,
+        });
+        let begun = debug_assert_some!(new, "a send is queued once, when it is new");
+        begun.map_or(NO_SESSION, |(found, level)| {
+            found.state = OperationState::Queued { level };
+            found.session
+        })
+    }
+
+    /// Returns the slot of the session of an operation that has not ended.
+    pub(super) fn slot_of(&self, id: Id) -> u32 {
+        let found = debug_assert_some!(self.get(id), "an operation in use has not ended");
+        found.map_or(NO_SESSION, |found| found.session)
     }
 
     /// Returns a receive that waits, or has matched and begins.
@@ -155,14 +197,16 @@ impl Operations {
 
     /// Removes a receive that has matched a whole message.
     #[inline]
-    pub(super) fn remove_matched(&mut self, id: Id) -> Option<MatchedReceive> {
+    pub(super) fn remove_matched(&mut self, id: Id) -> MatchedReceive {
         if let Some(receive) = self.receive(id) {
             let matched = MatchedReceive { capacity: receive.capacity(), slice_of: None };
             self.slots.remove(id.index());
-            return Some(matched);
+            return matched;
         }
-        let Operation { length, slice_of, .. } = self.remove(id)?;
-        Some(MatchedReceive { capacity: length, slice_of })
+        let removed = debug_assert_some!(self.remove(id), "a receive that has matched is kept");
+        let removed =
+            removed.map(|it| MatchedReceive { capacity: it.length, slice_of: it.slice_of });
+        removed.unwrap_or_default()
     }
 
     /// Returns a receive that has matched a long message, as an operation.

@@ -182,39 +182,36 @@ impl Processes {
         );
     }
 
-    /// Judges a silent peer, which is probed again. Returns whether other engines are asked about
-    /// it; `None`: it has answered.
-    fn judge(
+    /// Judges a silent peer, which is probed again. Returns its position, its session, and whether
+    /// other engines are asked about it; `None`: it has answered.
+    fn judge<'s>(
         &mut self,
         slot: u32,
-        session: Option<&Session>,
+        session: Option<&'s Session>,
         now_ns: u64,
         paths: &mut Paths,
-    ) -> Option<bool> {
+    ) -> Option<(usize, &'s Session, bool)> {
         let index = self.position_of(slot)?;
         let peer = &mut self.silent[index];
         let session = session.filter(|session| session.id() == peer.session_id);
-        if session.and_then(|session| session.silent_since_ns(paths)).is_none() {
+        let Some(session) = session.filter(|it| it.silent_since_ns(paths).is_some()) else {
             self.remove_silent(index);
             return None;
-        }
+        };
         let is_asked_about = peer.probes >= PROBES_MIN;
         peer.probes += 1;
         peer.due_ns = now_ns + ANSWER_NS;
-        Some(is_asked_about)
+        Some((index, session, is_asked_about))
     }
 
     /// Chooses engines of a silent peer's host to be asked about its process: the one that observes
     /// it, and others in turn. Returns their sessions.
     fn choose_asked(
         &mut self,
-        (slot, session): (u32, Option<&Session>),
+        (index, session): (usize, &Session),
         sessions: &Table<Session>,
         now_ns: u64,
     ) -> Vec<u32> {
-        let known = self.position_of(slot).zip(session);
-        let known = debug_assert_some!(known, "a judged peer is silent, and has a session");
-        let Some((index, session)) = known else { return Vec::new() };
         let peer = &self.silent[index];
         let slots = sessions.slots() as u32;
         let first = if peer.next_slot < slots { peer.next_slot } else { 0 };
@@ -238,7 +235,10 @@ impl Processes {
             }
         }
         debug_assert!(asked.len() <= ASKED_MAX, "some are asked at a time");
-        debug_assert!(asked.iter().all(|&(it, _)| it != slot), "no peer is asked about itself");
+        debug_assert!(
+            asked.iter().all(|&(it, _)| it != peer.slot),
+            "no peer is asked about itself"
+        );
         let chosen = asked.iter().map(|&(slot, _)| slot).collect();
         let is_searching = asked.is_empty() && searched < slots;
         let peer = &mut self.silent[index];
@@ -345,18 +345,19 @@ impl Core {
         let is_observed = session.is_some_and(|(_, it)| {
             it.is_connected() && it.segments().protocol().transport() == by_ring
         });
-        let Some((session, mut cx)) = self.enter(slot) else { return };
-        if !session.takes_control() || !cx.shared.processes_mut().may_reply(slot, now_ns) {
-            return;
-        }
-        let status = if cx.shared.processes_mut().ended.contains(&engine) {
-            ENDED
-        } else if engine == cx.shared.engine() || is_observed {
-            RUNNING
-        } else {
-            UNKNOWN
-        };
-        session.send_control(&mut cx, ControlFrame::process_status(engine, status));
+        self.with_known(slot, |it, mut cx| {
+            if !it.takes_control() || !cx.shared.processes_mut().may_reply(slot, now_ns) {
+                return;
+            }
+            let status = if cx.shared.processes_mut().ended.contains(&engine) {
+                ENDED
+            } else if engine == cx.shared.engine() || is_observed {
+                RUNNING
+            } else {
+                UNKNOWN
+            };
+            it.send_control(&mut cx, ControlFrame::process_status(engine, status));
+        });
     }
 
     /// Judges a silent peer: it is probed, and asked about when it is silent for long enough; or it
@@ -371,13 +372,11 @@ impl Core {
     ) -> Decision {
         let session = self.sessions.at(slot as usize);
         let engine = session.map_or(0, |session| session.peer().id());
-        let Some(is_asked_about) = self.shared.processes_mut().judge(slot, session, now_ns, paths)
-        else {
-            return Decision::Nothing;
-        };
+        let judged = self.shared.processes_mut().judge(slot, session, now_ns, paths);
+        let Some((index, session, is_asked_about)) = judged else { return Decision::Nothing };
         if is_asked_about {
-            let processes = &mut self.shared.processes_mut();
-            for asked in processes.choose_asked((slot, session), &self.sessions, now_ns) {
+            let processes = self.shared.processes_mut();
+            for asked in processes.choose_asked((index, session), &self.sessions, now_ns) {
                 let query = ControlFrame::process_query(engine);
                 self.with(asked, |it, mut cx| it.send_control(&mut cx, query));
             }

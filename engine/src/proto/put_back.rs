@@ -29,21 +29,20 @@ impl Core {
         let envelope = MatchEnvelope { source: peer.index() as u32, context, tag };
         let matched = endpoints.match_arrival(operations, endpoint, &envelope, length, effects);
         if let Some(id) = matched {
-            let Some(matched) = operations.remove_matched(id) else {
-                debug_assert!(false, "{id:?} has matched");
-                return false;
-            };
+            let matched = operations.remove_matched(id);
             let fits = matched.capacity.min(length) as usize;
             effects.place(id, 0, &bytes[..fits]);
             effects.order(id, order);
             operations.end_receive(id, matched.slice_of, Ended::Received(arrival), effects);
             return true;
         }
-        let Some(matcher) = endpoints.get_mut(endpoint) else { return false };
         let epoch = self.sessions.at(remote.session as usize).map_or(0, |session| session.epoch());
         let kind = Kind::Eager { report: 0, put_back: order };
         let message = Waiting { came_by: (remote.session, epoch), data, kind };
-        let Some(message) = unexpected.insert_put_back(message, bytes) else { return false };
+        let kept = endpoints
+            .get_mut(endpoint)
+            .and_then(|matcher| Some((matcher, unexpected.insert_put_back(message, bytes)?)));
+        let Some((matcher, message)) = kept else { return false };
         matcher.put_back(&envelope, message.index() as u32, order);
         true
     }

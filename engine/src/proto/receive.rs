@@ -227,7 +227,7 @@ impl Core {
                     let matched = ControlFrame::matched(report);
                     self.with(message.session, |it, mut cx| it.send_control(&mut cx, matched));
                 }
-                let slice_of = matched.and_then(|it| it.slice_of);
+                let slice_of = matched.slice_of;
                 let ended = Ended::Received(arrival);
                 self.shared.operations.end_receive(id, slice_of, ended, effects);
             }
@@ -267,7 +267,7 @@ impl Core {
         effects: &mut E,
         handle: impl FnOnce(&mut Session, &mut Cx<'_>, &mut E) -> LongMatched,
     ) -> Result<(), FrameError> {
-        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        let (session, mut cx) = self.enter_receiving(slot)?;
         let matched = handle(session, &mut cx, effects)?;
         self.pull_long(slot, matched, effects);
         Ok(())
@@ -298,8 +298,9 @@ impl Session {
         target: u16,
         source: u16,
         payload_bytes: usize,
-    ) -> Result<Option<u32>, FrameError> {
-        let Some(remote) = cx.shared.peers.remote_of(cx.slot, self.peer_mut(), source) else {
+    ) -> Result<Option<Id>, FrameError> {
+        let remote = cx.shared.peers.remote_of(cx.slot, self.peer_mut(), source);
+        let Some(peer) = remote.and_then(|remote| cx.shared.peers.id_at(remote)) else {
             self.return_credit(cx, payload_bytes);
             return Err(FrameError::UnknownSource(source));
         };
@@ -308,7 +309,7 @@ impl Session {
             self.return_credit(cx, payload_bytes);
             return Ok(None);
         }
-        Ok(Some(remote))
+        Ok(Some(peer))
     }
 
     /// Keeps a message that no receive accepts yet: it waits for one, or for the connection
@@ -353,7 +354,7 @@ impl Session {
         let report = header.operation.get();
         let target = header.target_endpoint.get();
         let source = header.source_endpoint.get();
-        let Some(remote) = self.admit(cx, target, source, payload.len())? else {
+        let Some(peer) = self.admit(cx, target, source, payload.len())? else {
             if report != 0 {
                 self.send_control(cx, ControlFrame::done(report, STATUS_ABANDONED, 0));
             }
@@ -362,7 +363,7 @@ impl Session {
         self.segments_mut().note_message(now_ns);
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
-        let envelope = MatchEnvelope { source: remote, context, tag };
+        let envelope = MatchEnvelope { source: peer.index() as u32, context, tag };
         let length = payload.len() as u64;
         let SharedState { endpoints, operations, .. } = &mut *cx.shared;
         let matched = endpoints.match_arrival(operations, target, &envelope, length, effects);
@@ -374,15 +375,12 @@ impl Session {
         if report != 0 {
             self.send_control(cx, ControlFrame::matched(report));
         }
-        let SharedState { peers, operations, .. } = &mut *cx.shared;
-        let found = peers.id_at(remote).zip(operations.remove_matched(id));
-        debug_assert!(found.is_some(), "the source is known, and {id:?} has matched");
-        let Some((peer, matched)) = found else { return Ok(()) };
+        let matched = cx.shared.operations.remove_matched(id);
         let bytes = &payload[..matched.capacity.min(length) as usize];
         let arrival = Arrival { peer, context, tag, length, data };
         effects.deliver(id, bytes, arrival);
         if let Some(multi) = matched.slice_of {
-            operations.note_slice_ended(multi, effects);
+            cx.shared.operations.note_slice_ended(multi, effects);
         }
         Ok(())
     }
@@ -400,13 +398,13 @@ impl Session {
         let send_operation = header.operation.get();
         let target = header.target_endpoint.get();
         let source = header.source_endpoint.get();
-        let Some(remote) = self.admit(cx, target, source, first.len())? else {
+        let Some(peer) = self.admit(cx, target, source, first.len())? else {
             self.send_control(cx, ControlFrame::done(send_operation, STATUS_ABANDONED, 0));
             return Ok(None);
         };
         let context = context_of(header.context.get(), header.flags);
         let (tag, length) = (header.tag.get(), header.length.get());
-        let envelope = MatchEnvelope { source: remote, context, tag };
+        let envelope = MatchEnvelope { source: peer.index() as u32, context, tag };
         let SharedState { endpoints, operations, .. } = &mut *cx.shared;
         let matched = endpoints.match_arrival(operations, target, &envelope, length, effects);
         let Some(id) = matched else {
@@ -415,12 +413,10 @@ impl Session {
             return Ok(None);
         };
         self.return_credit(cx, first.len());
-        let SharedState { peers, operations, .. } = &mut *cx.shared;
-        let found = peers.id_at(remote).zip(operations.length(id));
-        debug_assert!(found.is_some(), "the source is known, and {id:?} has matched");
-        let Some((peer, capacity)) = found else { return Ok(None) };
+        let capacity = cx.shared.operations.length(id);
+        let capacity = debug_assert_some!(capacity, "a receive that has matched is kept");
         let (offered, first) = Offered::of_rts(send_operation, header.flags, first);
-        let fits = capacity.min(first.len() as u64) as usize;
+        let fits = capacity.unwrap_or(0).min(first.len() as u64) as usize;
         effects.place(id, 0, &first[..fits]);
         let arrival = Arrival { peer, context, tag, length, data };
         Ok(Some(LongMatch { id, offered, arrival }))

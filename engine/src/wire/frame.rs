@@ -87,7 +87,8 @@ pub(crate) enum Frame<'a> {
     ProcessStatus(&'a ProcessStatus),
 }
 
-/// Why bytes are not a frame. The peer is at fault; the session is closed.
+/// Why a received frame cannot be handled. The session is closed. The peer is at fault, but for
+/// [`FrameError::NoSession`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("unknown frame type {0}")]
@@ -135,6 +136,8 @@ pub(crate) enum FrameError {
     BadProcessStatus(u8),
     #[error("so much asked of this side and so little taken: {0} answers wait")]
     AnswersWait(usize),
+    #[error("frames arrive for a session that does not exist; this is a defect: please report it")]
+    NoSession,
 }
 
 /// Iterates over the frames of one segment's body.

@@ -10,7 +10,7 @@ use super::hello::HelloStatus;
 use super::*;
 use crate::proto::keys::SessionKeys;
 use crate::proto::session::lanes::lane::{GrantedRange, ServedRange};
-use crate::proto::session::segments::{split_checked, split_segment};
+use crate::proto::session::segments::split;
 use crate::proto::table::Id;
 use crate::types::Address;
 
@@ -127,7 +127,7 @@ fn segments() {
             let length = (bytes.len() + 4).saturating_sub(usize::from(off % 8)) as u32;
             bytes[..4].copy_from_slice(&length.to_le_bytes());
         }
-        match split_segment(&bytes) {
+        match split(&bytes, false) {
             Ok(Some((header, body, length))) => {
                 assert_eq!(header.length.get() as usize, length);
                 assert_eq!(length, size_of::<segment::SegmentHeader>() + body.len());
@@ -151,7 +151,7 @@ fn segments() {
 fn segments_with_checksums() {
     const HEAD: usize = size_of::<segment::SegmentHeader>() + size_of::<segment::SegmentSums>();
     bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
-        let _ = split_checked(input);
+        let _ = split(input, true);
         let Ok((header, body)) = segment::SegmentHeader::ref_from_prefix(input) else { return };
         let mut header = *header;
         header.flags |= segment::FLAG_CHECKSUM;
@@ -162,7 +162,7 @@ fn segments_with_checksums() {
         let frames = &body[..length.saturating_sub(HEAD).min(body.len())];
         let sums = segment::SegmentSums::new(&header, crc32c::crc32c(frames));
         let bytes = [header.as_bytes(), sums.as_bytes(), body].concat();
-        match split_checked(&bytes) {
+        match split(&bytes, true) {
             Ok(Some((_, read, used))) => assert_eq!((read, used), (frames, length)),
             Ok(None) => assert!(length > bytes.len()),
             Err(FrameError::BadSegmentLength(bad)) => {

@@ -147,14 +147,17 @@ impl Engine {
     /// their number.
     #[inline(never)]
     pub(super) fn read_rings(&mut self, turn: &mut RingTurn, limit: usize) -> usize {
-        for count in 0..limit {
-            let Some(bytes) = self.read_ring() else { return count };
+        let mut count = 0;
+        while count < limit
+            && let Some(bytes) = self.read_ring()
+        {
+            count += 1;
             turn.bytes_left = turn.bytes_left.saturating_sub(bytes);
             if !turn.reads() {
-                return count + 1;
+                break;
             }
         }
-        limit
+        count
     }
 
     /// Handles the next segment or piece of a ring; returns its length. `None`: there was none.

@@ -302,8 +302,8 @@ impl Path {
     /// RR-PKT-10.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64, drained: bool) {
         self.apply_deferred_ack();
-        let Some(due_ns) = self.loss_timer_ns() else { return };
-        if due_ns > now_ns || (self.is_late() && !drained) {
+        let is_due = self.loss_timer_ns().is_some_and(|due_ns| due_ns <= now_ns);
+        if !is_due || (self.is_late() && !drained) {
             return;
         }
         if self.timer.expects_loss() {

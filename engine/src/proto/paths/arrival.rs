@@ -89,12 +89,11 @@ impl PathTable {
         let known = paths.index_of(number);
         let met = known.or_else(|| paths.meet(session, &mut cx, now_ns, number, bytes));
         let PathCx { shared, .. } = cx;
-        let Some(index) = met else {
+        let Some((index, path)) = met.and_then(|index| Some((index, paths.get_mut(index)?))) else {
+            debug_assert!(met.is_none(), "a path is known, or was just opened");
             shared.dropped.unknown += 1;
             return Ok(());
         };
-        let path = debug_assert_some!(paths.get_mut(index), "it is known, or was just opened");
-        let Some(path) = path else { return Ok(()) };
         let length = bytes.len() - PACKET_TAG_BYTES;
         let handled = path.handle_packet_of_several(shared, core, (slot, &info), bytes, effects);
         let (is_segment, handled) = match handled {
@@ -103,21 +102,22 @@ impl PathTable {
             Err(offence) => (false, Err(offence)),
         };
         let is_active = path.is_active();
-        let entered = debug_assert_some!(core.enter(slot), "a packet removes no session");
-        let Some((session, cx)) = entered else { return handled };
-        let cx = &mut PathCx { cx, shared };
-        let is_led = is_segment && paths.note_segments(length, index != PRIMARY);
-        if paths.is_doubtful || !is_active {
-            paths.judge(session, cx, now_ns);
-        }
-        if paths.choice.as_ref().is_some_and(|it| it.preference.is_due(now_ns)) {
-            paths.compare(session, cx, now_ns);
-        }
-        if index != PRIMARY && paths.has_streamed && paths.primary_at() == Some(paths.stream_at) {
-            // The peer sends on another path than the stream's, perhaps because that failed.
-            paths.ask_stream(cx, now_ns);
-        }
-        paths.compare_deliveries(session, cx, now_ns, is_led.then_some(number));
+        core.with_known(slot, |session, cx| {
+            let cx = &mut PathCx { cx, shared };
+            let is_led = is_segment && paths.note_segments(length, index != PRIMARY);
+            if paths.is_doubtful || !is_active {
+                paths.judge(session, cx, now_ns);
+            }
+            if paths.choice.as_ref().is_some_and(|it| it.preference.is_due(now_ns)) {
+                paths.compare(session, cx, now_ns);
+            }
+            let is_on_stream = paths.primary_at() == Some(paths.stream_at);
+            if index != PRIMARY && paths.has_streamed && is_on_stream {
+                // The peer sends on another path than the stream's, perhaps because that failed.
+                paths.ask_stream(cx, now_ns);
+            }
+            paths.compare_deliveries(session, cx, now_ns, is_led.then_some(number));
+        });
         handled
     }
 

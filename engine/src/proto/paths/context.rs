@@ -58,11 +58,36 @@ impl PathTable {
         Some((paths, session, PathCx { cx, shared }))
     }
 
+    /// Calls `call` with the paths of a session that has begun, the session, and what their methods
+    /// use. Without them, which is a defect, nothing but the default result follows.
+    pub(super) fn with_known<R: Default>(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        call: impl FnOnce(&mut Paths, &mut Session, PathCx<'_, '_>) -> R,
+    ) -> R {
+        let entered = self.enter(core, slot);
+        debug_assert!(entered.is_some(), "slot {slot} is of a session, whose paths have begun");
+        entered.map(|(paths, session, cx)| call(paths, session, cx)).unwrap_or_default()
+    }
+
     /// Returns the paths of the session in a slot, and what they share with others. `None`: no
     /// session in it had paths.
     #[inline(always)]
     pub(super) fn paths_of(&mut self, slot: u32) -> Option<(&mut Paths, &mut SharedPathState)> {
         let Self { by_slot, shared } = self;
         Some((by_slot.get_mut(slot as usize)?, shared))
+    }
+
+    /// Calls `call` with the paths of a session that has begun, and what they share with others.
+    pub(super) fn with_paths(
+        &mut self,
+        slot: u32,
+        call: impl FnOnce(&mut Paths, &mut SharedPathState),
+    ) {
+        let entry = debug_assert_some!(self.paths_of(slot), "the paths of the session have begun");
+        if let Some((paths, shared)) = entry {
+            call(paths, shared);
+        }
     }
 }

@@ -15,10 +15,11 @@ impl PathTable {
     /// gives no round-trip sample: while long messages are exchanged, acknowledgements of short
     /// ones are delayed.
     pub(crate) fn note_stream(&mut self, core: &mut Core, now_ns: u64, slot: u32) {
-        let entered = debug_assert_some!(self.enter(core, slot), "a stream is of a session");
-        if let Some((paths, session, mut cx)) = entered.filter(|(paths, ..)| paths.are_several()) {
-            paths.note_stream(session, &mut cx, now_ns);
-        }
+        self.with_known(core, slot, |paths, session, mut cx| {
+            if paths.are_several() {
+                paths.note_stream(session, &mut cx, now_ns);
+            }
+        });
     }
 
     /// Selects the control lane of a session for long messages where it uses the primary path: it
@@ -26,10 +27,9 @@ impl PathTable {
     ///
     /// RR-DGRAM-12.
     pub(crate) fn choose_stream(&mut self, core: &mut Core, slot: u32) {
-        let entered = debug_assert_some!(self.enter(core, slot), "its control lane has changed");
-        if let Some((paths, session, PathCx { cx, .. })) = entered {
+        self.with_known(core, slot, |paths, session, PathCx { cx, .. }| {
             paths.choose_stream(session, cx);
-        }
+        });
     }
 
     /// Suspects the path of a lane that the peer has abandoned because the path fails there.
@@ -39,11 +39,11 @@ impl PathTable {
         // The peer names the lane, which may have ended.
         let Some(bulk) = core.shared.lanes.get(lane) else { return };
         let (slot, at) = (bulk.session(), bulk.path());
-        let entered = debug_assert_some!(self.enter(core, slot), "a lane is of a session");
-        let Some((paths, session, mut cx)) = entered else { return };
-        if paths.at_mut(at).is_some_and(SessionPath::suspect) {
-            paths.judge(session, &mut cx, now_ns);
-        }
+        self.with_known(core, slot, |paths, session, mut cx| {
+            if paths.at_mut(at).is_some_and(SessionPath::suspect) {
+                paths.judge(session, &mut cx, now_ns);
+            }
+        });
     }
 }
 

@@ -133,12 +133,13 @@ impl PathTable {
         bytes_max: usize,
         takes_trains: bool,
     ) -> bool {
-        let entered = debug_assert_some!(self.enter(core, slot), "its paths have begun");
-        let Some((paths, session, mut cx)) = entered else { return false };
-        let (id, is_initiator) = (session.id(), session.connection().is_initiator());
-        let keys = session.keys().map(|keys| keys.path(FIRST, is_initiator));
-        let keys = debug_assert_some!(keys, "the session was just established");
-        let Some(keys) = keys else { return false };
+        let entered = self.enter(core, slot).and_then(|(paths, session, cx)| {
+            let keys = session.keys()?.path(FIRST, session.connection().is_initiator());
+            Some((paths, session, cx, keys))
+        });
+        let entered = debug_assert_some!(entered, "it was just established, and its paths begun");
+        let Some((paths, session, mut cx, keys)) = entered else { return false };
+        let id = session.id();
         if cx.shared.by_session.contains_key(&id) {
             return false;
         }
@@ -238,12 +239,12 @@ impl PathTable {
             false => self.shared.rails_down |= bit,
         }
         for slot in self.several() {
-            let entered = debug_assert_some!(self.enter(core, slot), "it has several paths");
-            let Some((paths, session, mut cx)) = entered else { continue };
-            for path in paths.all_mut().filter(|path| path.id().rail == rail) {
-                path.handle_link(now_ns, is_up);
-            }
-            paths.judge(session, &mut cx, now_ns);
+            self.with_known(core, slot, |paths, session, mut cx| {
+                for path in paths.all_mut().filter(|path| path.id().rail == rail) {
+                    path.handle_link(now_ns, is_up);
+                }
+                paths.judge(session, &mut cx, now_ns);
+            });
         }
     }
 

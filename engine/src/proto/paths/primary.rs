@@ -135,12 +135,12 @@ impl Paths {
         });
         let primary = self.primary.as_deref().filter(|path| path.is_fit());
         let theirs = self.standby.iter().find(|it| it.id().number == path && it.is_fit());
-        let (Some(primary), Some(theirs)) = (primary, theirs) else { return };
+        let choice = &mut self.choice;
+        debug_assert!(choice.is_some() || theirs.is_none(), "it is made among several");
+        let (Some(primary), Some(theirs), Some(choice)) = (primary, theirs, choice) else { return };
         let is_streaming = known.segments().holds_long();
         let may_follow = class_of(known, theirs) == class_of(known, primary)
             && is_near(theirs, primary, is_streaming);
-        let choice = debug_assert_some!(&mut self.choice, "it is made among several");
-        let Some(choice) = choice else { return };
         let is_free = !known.connection().is_initiator() && !choice.trial.is_trying();
         if may_follow && is_free {
             choice.preference.choose(path);

@@ -32,13 +32,15 @@ impl PathTable {
 
     /// Probes the path of the control lane while long segments on it are unacknowledged.
     pub(crate) fn watch_stream(&mut self, now_ns: u64, slot: u32) {
-        let entry = debug_assert_some!(self.paths_of(slot), "a stream is of a session");
-        let Some((paths, shared)) = entry.filter(|(paths, _)| paths.are_several()) else { return };
-        if let Some(path) = paths.at_mut(paths.stream_at) {
-            path.visits_mut().take_lane_probe(now_ns);
-            // Another timer may have been set meanwhile.
-            path.visits_mut().wake_for_lane_probe(slot, &mut shared.timers);
-        }
+        self.with_paths(slot, |paths, shared| {
+            if paths.are_several()
+                && let Some(path) = paths.at_mut(paths.stream_at)
+            {
+                path.visits_mut().take_lane_probe(now_ns);
+                // Another timer may have been set meanwhile.
+                path.visits_mut().wake_for_lane_probe(slot, &mut shared.timers);
+            }
+        });
     }
 
     /// Probes all paths of a session.
@@ -52,14 +54,14 @@ impl PathTable {
 
     /// Probes those paths of a session that have not answered any packet sent since `since_ns`.
     pub(crate) fn ask_quiet_paths(&mut self, now_ns: u64, slot: u32, since_ns: u64) {
-        let entry = debug_assert_some!(self.paths_of(slot), "a control lane is of a session");
-        let Some((paths, shared)) = entry else { return };
-        for path in paths.all_mut() {
-            let answered_ns = path.settle_packets().answered_sent_ns();
-            if answered_ns.is_none_or(|sent_ns| sent_ns < since_ns) {
-                path.probe(now_ns, slot, &mut shared.timers);
+        self.with_paths(slot, |paths, shared| {
+            for path in paths.all_mut() {
+                let answered_ns = path.settle_packets().answered_sent_ns();
+                if answered_ns.is_none_or(|sent_ns| sent_ns < since_ns) {
+                    path.probe(now_ns, slot, &mut shared.timers);
+                }
             }
-        }
+        });
     }
 
     /// Notes chunks given to lanes of sessions: their paths are probed from now on, and the round
@@ -70,10 +72,12 @@ impl PathTable {
             let session = sessions.at_mut(bulk.session() as usize);
             let known =
                 debug_assert_some!(session.zip(self.paths_of(bulk.session())), "it has lanes");
-            let Some((session, (paths, shared))) = known else { continue };
-            let are_several = paths.are_several();
             // Without datagrams it has no such path.
-            let Some(path) = paths.at_mut(bulk.path()) else { continue };
+            let known = known.and_then(|(session, (paths, shared))| {
+                let are_several = paths.are_several();
+                Some((session, are_several, paths.at_mut(bulk.path())?, shared))
+            });
+            let Some((session, are_several, path, shared)) = known else { continue };
             if let Some(known) = session.rails_mut().paths.get_mut(usize::from(bulk.path()))
                 && let Some(round_trip_ns) = path.packets().least_round_trip_ns()
             {

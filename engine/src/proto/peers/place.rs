@@ -216,19 +216,17 @@ impl Core {
         if self.shared.peers.places.of.is_empty() {
             return;
         }
-        let session = self.sessions.at(slot as usize);
-        let Some(session) = debug_assert_some!(session, "the session exists") else { return };
-        if session.peer().remotes().first().is_some() {
-            return;
-        }
-        let (sessions, locators) = (&self.sessions, &session.peer().locators());
-        if let Some((asking, remote)) =
-            self.shared.peers.session_resolving(sessions, locators, is_connecting)
-        {
-            let pair = self.sessions.two_at_mut([asking as usize, slot as usize]);
+        let Self { sessions, shared } = self;
+        let session = debug_assert_some!(sessions.at(slot as usize), "the session exists");
+        let unnamed = session.filter(|it| it.peer().remotes().first().is_none());
+        let resolving = unnamed.and_then(|it| {
+            shared.peers.session_resolving(sessions, it.peer().locators(), is_connecting)
+        });
+        if let Some((asking, remote)) = resolving {
+            let pair = sessions.two_at_mut([asking as usize, slot as usize]);
             let pair = debug_assert_some!(pair, "both were found, and one has no engine");
             if let Some(pair) = pair {
-                self.shared.move_place(remote, [asking, slot], pair);
+                shared.move_place(remote, [asking, slot], pair);
                 self.give_place_up(asking);
             }
         }
@@ -263,23 +261,23 @@ impl Core {
         }
         self.shared.move_place(remote, [slot, other], [asking, found]);
         self.give_place_up(slot);
-        let entered = debug_assert_some!(self.enter(other), "the session of an engine exists");
-        let Some((session, mut cx)) = entered else { return };
-        if session.is_connected() {
-            cx.add_work(Work::Stage);
-        } else {
-            session.reset_failure();
-            session.connection_mut().connect(&mut cx, now_ns);
-        }
+        self.with_known(other, |it, mut cx| {
+            if it.is_connected() {
+                cx.add_work(Work::Stage);
+            } else {
+                it.reset_failure();
+                it.connection_mut().connect(&mut cx, now_ns);
+            }
+        });
     }
 
     /// Detaches the session from its listener address.
     fn give_place_up(&mut self, slot: u32) {
-        let entered = debug_assert_some!(self.enter(slot), "it resolves an address");
-        let Some((session, mut cx)) = entered else { return };
-        session.connection_mut().stop(&mut cx);
-        cx.shared.peers.set_place(slot, session, None);
-        cx.shared.peers.note_closed(slot, session.peer().id());
+        self.with_known(slot, |it, mut cx| {
+            it.connection_mut().stop(&mut cx);
+            cx.shared.peers.set_place(slot, it, None);
+            cx.shared.peers.note_closed(slot, it.peer().id());
+        });
         self.end_own_offer(slot);
     }
 }

@@ -85,6 +85,7 @@ impl PeerTable {
     }
 
     /// Returns all remote endpoints with their handles, by index.
+    #[cfg(any(test, feature = "sim"))]
     pub(in crate::proto) fn iter(&self) -> impl Iterator<Item = (Id, &Remote)> {
         self.remotes.iter()
     }

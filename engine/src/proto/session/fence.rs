@@ -59,9 +59,8 @@ impl Fences {
     pub(super) fn add(&mut self, cx: &Cx<'_>, id: Id) {
         let target = cx.shared.operations.get(id).map(target_of);
         debug_assert!(target.is_some(), "a fence is for a send that waits");
-        let Some(target) = target else { return };
         let is_earlier = |other: Id, it: &Operation| {
-            other != id && it.is_send() && it.session == cx.slot && target_of(it) == target
+            other != id && it.is_send() && it.session == cx.slot && Some(target_of(it)) == target
         };
         let earlier = cx.shared.operations.iter().filter(|(other, it)| is_earlier(*other, it));
         let earlier = earlier.map(|(other, _)| other).collect();
@@ -138,9 +137,10 @@ fn first_free(
     operations: &Operations,
     fences: &VecDeque<Fence>,
 ) -> Option<usize> {
-    let mut held: Vec<Target> = Vec::new();
+    let mut held: Vec<Option<Target>> = Vec::new();
     waiting.iter().position(|&id| {
-        let Some(target) = operations.get(id).map(target_of) else { return true };
+        let target = operations.get(id).map(target_of);
+        debug_assert!(target.is_some(), "what waits has not ended");
         if held.contains(&target) {
             return false;
         }

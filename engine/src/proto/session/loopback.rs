@@ -11,7 +11,7 @@ use crate::proto::context::Cx;
 use crate::proto::core::{Core, ENVELOPES_MIN};
 use crate::proto::effects::{Arrival, Effects, Ended};
 use crate::proto::failure::PeerFailure;
-use crate::proto::operation::{Operation, OperationState};
+use crate::proto::operation::Operation;
 use crate::proto::table::Id;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
@@ -65,6 +65,10 @@ impl Core {
                 self.handle_lone_segment(slot, &update, now_ns, effects)
             } else {
                 let segment = self.with(slot, |it, _| it.segments.take_segment(id));
+                debug_assert!(
+                    matches!(segment, Some(Some(TakenSegment::Buffer(_)))),
+                    "a segment that was just polled is unacknowledged, and in no ring"
+                );
                 let Some(TakenSegment::Buffer(segment)) = segment.flatten() else { break };
                 let handled = self.handle_lone_segment(slot, segment.whole(), now_ns, effects);
                 self.with(slot, |it, mut cx| it.end_segment(&mut cx, segment, effects));
@@ -104,9 +108,8 @@ impl Core {
             self.shared.operations.end_receive(id, slice_of, ended, effects);
             return false;
         }
-        let Some(operation) = self.shared.operations.get_mut(id) else { return false };
-        let OperationState::Pulling(pulling) = &mut operation.state else { return false };
-        let (offset, length) = pulling.copy_all();
+        let (offset, length) =
+            self.shared.operations.with_pulled(id, |_, pulling| pulling.copy_all());
         effects.copy(send, id, offset, length);
         true
     }

@@ -244,28 +244,27 @@ impl Core {
 
     /// Queues a new send and connects if necessary. [`Self::poll_waiting`] returns it.
     pub(crate) fn enqueue(&mut self, id: Id, now_ns: u64) {
-        let Some(operation) = self.shared.operations.get_mut(id) else { return };
-        let OperationState::New { level } = operation.state else { return };
-        operation.state = OperationState::Queued { level };
-        let (slot, has_fence) = (operation.session, operation.fence);
-        let Some((session, mut cx)) = self.enter(slot) else { return };
-        let operations = &mut cx.shared.operations;
-        let at = place_in_line(&session.waiting, operations, id);
-        session.waiting.insert(at, id);
-        session.segments.add_uncommon(Uncommon::WAITING);
-        for &passed in session.waiting.range(at + 1..) {
-            if let Some(passed) = operations.get_mut(passed) {
-                passed.passed += 1;
+        let slot = self.shared.operations.begin_waiting(id);
+        self.with_known(slot, |it, mut cx| {
+            let operations = &mut cx.shared.operations;
+            let at = place_in_line(&it.waiting, operations, id);
+            it.waiting.insert(at, id);
+            it.segments.add_uncommon(Uncommon::WAITING);
+            for &passed in it.waiting.range(at + 1..) {
+                if let Some(passed) = operations.get_mut(passed) {
+                    passed.passed += 1;
+                }
             }
-        }
-        if session.is_connected() {
-            cx.add_work(Work::Stage);
-        } else {
-            session.connection.connect(&mut cx, now_ns);
-        }
-        if has_fence {
-            session.fences.add(&cx, id);
-        }
+            let is_fenced = operations.get(id).is_some_and(|operation| operation.fence);
+            if it.is_connected() {
+                cx.add_work(Work::Stage);
+            } else {
+                it.connection.connect(&mut cx, now_ns);
+            }
+            if is_fenced {
+                it.fences.add(&cx, id);
+            }
+        });
     }
 
     /// Returns the next waiting send to try with [`Self::stage`]. Blocked sessions return when
@@ -301,21 +300,22 @@ impl Core {
 
     /// Tries to stage the send that [`Self::poll_waiting`] returned.
     pub(crate) fn stage(&mut self, id: Id) -> Staged<'_> {
-        let Some(operation) = self.shared.operations.get(id) else { return Staged::Blocked };
-        let slot = operation.session;
-        let reply_to = match operation.state {
-            OperationState::Asking(_) => None,
-            OperationState::Replying { to } => Some(to),
-            _ => {
-                let Some((session, cx)) = self.enter(slot) else { return Staged::Blocked };
-                session.one_sided.note_turn_of_messages();
-                return session.stage_message(cx, id);
+        let slot = self.shared.operations.slot_of(id);
+        let entered = debug_assert_some!(self.enter(slot), "a send that waits has a session");
+        let Some((session, cx)) = entered else { return Staged::Blocked };
+        match cx.shared.operations.get(id).map(|operation| &operation.state) {
+            Some(OperationState::Asking(_)) => {
+                session.one_sided.stage_request(cx, &mut session.segments, id)
             }
-        };
-        let Some((session, cx)) = self.enter(slot) else { return Staged::Blocked };
-        match reply_to {
-            None => session.one_sided.stage_request(cx, &mut session.segments, id),
-            Some(to) => session.stage_reply(cx, id, to),
+            Some(&OperationState::Replying { to }) => session.stage_reply(cx, id, to),
+            Some(&OperationState::Queued { level }) => {
+                session.one_sided.note_turn_of_messages();
+                session.stage_message(cx, id, level)
+            }
+            state => {
+                debug_assert!(false, "{state:?} is no state of what waits");
+                Staged::Blocked
+            }
         }
     }
 

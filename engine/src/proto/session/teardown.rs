@@ -128,12 +128,12 @@ impl Core {
     ) {
         let cause = Cause::Peer(failure.clone());
         for slot in 0..self.shared.operations.index_end() {
-            let Some(id) = self.shared.operations.id_at(slot) else { continue };
-            let is_failing = match self.shared.operations.get(id) {
+            let operations = &self.shared.operations;
+            let hit = operations.id_at(slot).filter(|&id| match operations.get(id) {
                 Some(operation) => is_hit(operation),
                 None => self.shared.source_of(id).is_some_and(&is_source_hit),
-            };
-            if is_failing {
+            });
+            if let Some(id) = hit {
                 self.fail_operation(id, &cause, effects);
             }
         }

@@ -3,8 +3,8 @@
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::proto::session::segments::append_segment;
+use crate::proto::session::segments::split;
 use crate::proto::session::segments::window::is_before;
-use crate::proto::session::segments::{split_checked, split_segment};
 use crate::proto::table::Id;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{Eager, Frame, Frames, Grant, GrantOver, Rts, frame};
@@ -54,12 +54,8 @@ impl ScriptedPeer {
         mut each: impl FnMut(&SegmentHeader, &[Frame<'_>]),
     ) {
         let mut used = 0;
-        let split = match self.has_checksums {
-            true => split_checked,
-            false => split_segment,
-        };
         while let Some((header, body, length)) =
-            split(&stream[used..]).expect("sent segments are valid")
+            split(&stream[used..], self.has_checksums).expect("sent segments are valid")
         {
             let mut frames = Frames::new(body);
             let next = || frames.next_frame().expect("sent frames are valid");

@@ -2,7 +2,7 @@
 
 use super::super::session::rendezvous::chunks::BAD_CHUNKS_MAX;
 use super::super::session::segments::append_segment;
-use super::super::session::segments::split_checked;
+use super::super::session::segments::split;
 use super::*;
 use crate::wire::chunk::ChunkHeader;
 use crate::wire::segment::SEGMENT_SUMS_BYTES;
@@ -76,15 +76,15 @@ fn checksums_of_a_segment_detect_any_changed_bit() {
     append_segment(&mut bytes, &[header.as_bytes(), b"abcdefgh"].concat(), true);
     let mut bytes = bytes.split_off(6);
     assert_eq!(bytes.len(), SEGMENT_HEADER_BYTES + SEGMENT_SUMS_BYTES + 8);
-    let (read, body, length) = split_checked(&bytes).unwrap().unwrap();
+    let (read, body, length) = split(&bytes, true).unwrap().unwrap();
     assert_eq!((read.frames.get(), body, length), (3, &b"abcdefgh"[..], bytes.len()));
     for length in 0..bytes.len() {
-        let is_whole = split_checked(&bytes[..length]).map(|whole| whole.is_some());
+        let is_whole = split(&bytes[..length], true).map(|whole| whole.is_some());
         assert_eq!(is_whole, Ok(false));
     }
     for bit in 0..8 * bytes.len() {
         bytes[bit / 8] ^= 1 << (bit % 8);
-        let split = split_checked(&bytes);
+        let split = split(&bytes, true);
         assert!(matches!(split, Err(FrameError::Corrupted { .. })), "bit {bit}: {split:?}");
         bytes[bit / 8] ^= 1 << (bit % 8);
     }
@@ -92,10 +92,10 @@ fn checksums_of_a_segment_detect_any_changed_bit() {
     let empty = SegmentHeader { length: 24.into(), frames: 0.into(), ..header };
     let mut checked = Vec::new();
     append_segment(&mut checked, empty.as_bytes(), true);
-    assert!(split_checked(&checked).unwrap().unwrap().1.is_empty());
+    assert!(split(&checked, true).unwrap().unwrap().1.is_empty());
     let mut plain = Vec::new();
     append_segment(&mut plain, &[empty.as_bytes(), &[0; 8]].concat(), false);
-    assert!(matches!(split_checked(&plain), Err(FrameError::Corrupted { .. })));
+    assert!(matches!(split(&plain, true), Err(FrameError::Corrupted { .. })));
 }
 
 /// RR-SUM-4

@@ -127,9 +127,9 @@ impl Facts<'_> {
         if !paths.are_several() || paths.has_active() {
             return Duration::ZERO;
         }
-        let Some(sent_ns) = paths.answered_sent_ns() else { return Duration::ZERO };
-        let before = Duration::from_nanos(self.age_ns(sent_ns)).saturating_sub(silence);
-        if before <= most { before } else { Duration::ZERO }
+        let age_ns = paths.answered_sent_ns().map(|sent_ns| self.age_ns(sent_ns));
+        let before = age_ns.map(|age_ns| Duration::from_nanos(age_ns).saturating_sub(silence));
+        before.filter(|before| *before <= most).unwrap_or_default()
     }
 }
 
@@ -391,7 +391,8 @@ impl LaneMonitor {
     /// Returns whether the attempt uses an address that the peer has answered from: one that was
     /// only announced may be another host's.
     fn is_attempt_to_peer(&self, paths: &Paths) -> bool {
-        let Some(at) = self.attempt_at() else { return false };
-        paths.all().any(|path| path.position() == at && path.packets().is_answered())
+        self.attempt_at().is_some_and(|at| {
+            paths.all().any(|path| path.position() == at && path.packets().is_answered())
+        })
     }
 }

@@ -95,16 +95,13 @@ impl Session {
 
     /// Opens the lanes that paths lack, if this side opens lanes.
     pub(super) fn open_missing_lanes(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
-        let Some(keys) = &self.keys else { return };
         let is_ours =
             self.connection.is_initiator() && self.is_connected() && !self.bulk_in_datagrams;
         while is_ours
+            && let Some(keys) = &self.keys
             && let Some(at) = self.rails.path_without_lane(&self.lanes, &cx.shared.lanes, now_ns)
-        {
-            if !self.lanes.open(cx, keys, &self.rails, at, now_ns) {
-                break;
-            }
-        }
+            && self.lanes.open(cx, keys, &self.rails, at, now_ns)
+        {}
     }
 
     /// Opens lanes of paths that have none, or requests them, since there is data to pull.
@@ -334,17 +331,17 @@ impl Core {
     /// number of consecutive failures.
     fn serve_some(&mut self, now_ns: u64, is_served: impl Fn(Wait, u32) -> bool) {
         for slot in self.shared.lanes.take_starved() {
-            let entered = debug_assert_some!(self.enter(slot), "a session that waits exists");
-            let Some((session, mut cx)) = entered else { continue };
-            let has_ended = session.lanes.end_wait(&mut cx, &is_served);
-            let has_lane = session.lanes.has_bulk_lane(&cx.shared.lanes, &session.rails);
-            if has_ended && session.is_connected() && !has_lane {
-                session.lanes.end_request();
-                // The data may have been transferred or cancelled.
-                if session.needs_lane() {
-                    session.request_lanes(&mut cx, now_ns);
+            self.with_known(slot, |it, mut cx| {
+                let has_ended = it.lanes.end_wait(&mut cx, &is_served);
+                let has_lane = it.lanes.has_bulk_lane(&cx.shared.lanes, &it.rails);
+                if has_ended && it.is_connected() && !has_lane {
+                    it.lanes.end_request();
+                    // The data may have been transferred or cancelled.
+                    if it.needs_lane() {
+                        it.request_lanes(&mut cx, now_ns);
+                    }
                 }
-            }
+            });
         }
     }
 
@@ -362,12 +359,15 @@ impl Core {
         for (lane, bulk) in self.shared.lanes.iter() {
             let session = self.sessions.at_mut(bulk.session() as usize);
             let session = debug_assert_some!(session, "the session of a lane is in the table");
-            let Some(session) = session else { continue };
-            let is_ours = session.connection.is_initiator() && session.rendezvous.is_empty();
+            let ours =
+                session.filter(|it| it.connection.is_initiator() && it.rendezvous.is_empty());
             let idle_ns = now_ns.saturating_sub(bulk.used_ns());
             let is_old =
                 idle_ns > self.shared.config.bulk_idle_ns || rare!("a bulk lane that is old", 4);
-            if is_ours && is_old && bulk.is_spare(now_ns, self.shared.config.retry.timeout_ns) {
+            if let Some(session) = ours
+                && is_old
+                && bulk.is_spare(now_ns, self.shared.config.retry.timeout_ns)
+            {
                 // A peer that has this one sees its end, and requests another if it still wants
                 // one; not so if it had lost this one when it sent the request.
                 session.lanes.end_older_request(bulk.number());

@@ -178,16 +178,15 @@ impl Core {
 
     /// Queues a new one-sided operation, and connects if necessary.
     pub(crate) fn enqueue_one_sided(&mut self, id: Id, now_ns: u64) {
-        let slot = self.shared.operations.get(id).map(|operation| operation.session);
-        let entered = slot.and_then(|slot| self.enter(slot));
-        let entered = debug_assert_some!(entered, "an operation is queued when it is created");
-        let Some((session, mut cx)) = entered else { return };
-        session.one_sided.push_waiting(id);
-        if session.is_connected() {
-            cx.add_work(Work::Stage);
-        } else {
-            session.connection.connect(&mut cx, now_ns);
-        }
+        let slot = self.shared.operations.slot_of(id);
+        self.with_known(slot, |it, mut cx| {
+            it.one_sided.push_waiting(id);
+            if it.is_connected() {
+                cx.add_work(Work::Stage);
+            } else {
+                it.connection.connect(&mut cx, now_ns);
+            }
+        });
     }
 
     /// Handles the reply to an operation.
@@ -200,10 +199,8 @@ impl Core {
         payload: &[u8],
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let entered = debug_assert_some!(self.enter(slot), "the session of a frame exists");
-        if let Some((session, mut cx)) = entered
-            && let Some(refused_put) = session.handle_reply(&mut cx, reply, payload, effects)?
-        {
+        let (session, mut cx) = self.enter_receiving(slot)?;
+        if let Some(refused_put) = session.handle_reply(&mut cx, reply, payload, effects)? {
             self.finish_serving(refused_put, effects);
         }
         Ok(())

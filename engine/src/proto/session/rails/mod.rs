@@ -212,29 +212,28 @@ impl Rails {
 
     /// Counts `count` ranges of a lane of the path at `at` that are granted again.
     pub(super) fn note_regrants(&mut self, at: u8, count: usize) {
-        if let Some(path) = self.path_of_lane(at.into()) {
-            path.counters_mut().regrants += count as u64;
-        }
+        self.change_path(at.into(), |path| path.counters_mut().regrants += count as u64);
     }
 
     /// Counts a chunk of `length` bytes received on the path at `at`, on a lane whose rate is
     /// `rate` now.
     pub(super) fn handle_arrival(&mut self, at: usize, length: u32, rate: Rate) {
-        let Some(path) = self.path_of_lane(at) else { return };
-        path.lane_pause_ns = LANE_PAUSE_MIN_NS;
-        let carried = path.carried.get_or_insert_default();
-        carried.rate = rate;
-        carried.counters.bytes_received += u64::from(length);
-        carried.counters.chunks_received += 1;
+        self.change_path(at, |path| {
+            path.lane_pause_ns = LANE_PAUSE_MIN_NS;
+            let carried = path.carried.get_or_insert_default();
+            carried.rate = rate;
+            carried.counters.bytes_received += u64::from(length);
+            carried.counters.chunks_received += 1;
+        });
     }
 
     /// Counts a chunk of `length` bytes sent on the path at `at`.
     pub(super) fn handle_sent(&mut self, at: usize, length: u32) {
-        let Some(path) = self.path_of_lane(at) else { return };
-        path.lane_pause_ns = LANE_PAUSE_MIN_NS;
-        let counters = path.counters_mut();
-        counters.bytes_sent += u64::from(length);
-        counters.chunks_sent += 1;
+        self.change_path(at, |path| {
+            path.lane_pause_ns = LANE_PAUSE_MIN_NS;
+            path.counters_mut().bytes_sent += u64::from(length);
+            path.counters_mut().chunks_sent += 1;
+        });
     }
 
     /// Counts the TCP retransmissions of a closing connection of the path at `at`.
@@ -246,11 +245,11 @@ impl Rails {
 
     /// Counts a state change of the path at `at`.
     pub(crate) fn note_change(&mut self, at: usize, cause: PathCause, now_ns: u64) {
-        let path = debug_assert_some!(self.paths.get_mut(at), "a path that changes is known");
-        let Some(path) = path else { return };
-        let counters = path.counters_mut();
-        counters.changes += 1;
-        counters.last_change = Some((cause, now_ns));
+        self.change_path(at, |path| {
+            let counters = path.counters_mut();
+            counters.changes += 1;
+            counters.last_change = Some((cause, now_ns));
+        });
     }
 
     /// Returns whether another path than that at `at` is usable for bulk data.
@@ -259,9 +258,21 @@ impl Rails {
         paths.any(|(other, path)| path.is_usable && other != usize::from(at))
     }
 
-    /// Returns the path at the position of a lane, which is on one.
-    fn path_of_lane(&mut self, at: usize) -> Option<&mut RailPair> {
-        debug_assert_some!(self.paths.get_mut(at), "a lane is on a path of its session")
+    /// Changes the path at a position, which is that of a lane, or of a path with datagrams.
+    fn change_path<R: Default>(&mut self, at: usize, change: impl FnOnce(&mut RailPair) -> R) -> R {
+        let path = debug_assert_some!(self.paths.get_mut(at), "lanes and paths have positions");
+        path.map(change).unwrap_or_default()
+    }
+
+    /// Lets bulk data use the path at `at`. Returns `false` if it could before.
+    fn begin_use(&mut self, at: usize, now_ns: u64) -> bool {
+        self.change_path(at, |path| {
+            let was_usable = std::mem::replace(&mut path.is_usable, true);
+            if !was_usable {
+                (path.lanes_from_ns, path.lane_pause_ns) = (now_ns, LANE_PAUSE_MIN_NS);
+            }
+            !was_usable
+        })
     }
 
     /// Returns whether bulk data may use the path at `at`: a backup waits for the failure of the
@@ -269,11 +280,10 @@ impl Rails {
     /// any may be tried, since networks may drop datagrams only.
     pub(crate) fn carries_bulk(&self, at: usize) -> bool {
         let path = debug_assert_some!(self.paths.get(at), "lanes and paths have positions");
-        let Some(path) = path else { return false };
-        if !self.paths.iter().any(|path| path.is_usable) {
-            return true;
-        }
-        path.is_usable && (!path.is_backup || !self.paths.iter().any(RailPair::outranks_backups))
+        let have_all_failed = !self.paths.iter().any(|path| path.is_usable);
+        let has_turn =
+            |it: &RailPair| !it.is_backup || !self.paths.iter().any(RailPair::outranks_backups);
+        path.is_some_and(|path| have_all_failed || (path.is_usable && has_turn(path)))
     }
 }
 
@@ -451,10 +461,9 @@ impl Session {
     ///
     /// RR-RAIL-3.
     pub(crate) fn path_ready(&mut self, cx: &mut Cx<'_>, at: usize, now_ns: u64) {
-        let path = debug_assert_some!(self.rails.paths.get_mut(at), "a path that answers is known");
-        let Some(path) = path.filter(|path| !path.is_usable) else { return };
-        (path.is_usable, path.lanes_from_ns) = (true, now_ns);
-        path.lane_pause_ns = LANE_PAUSE_MIN_NS;
+        if !self.rails.begin_use(at, now_ns) {
+            return;
+        }
         // The backlog of connection attempts made while it was down may retry at long intervals
         // only.
         for (lane, bulk) in self.lanes.on_path(&cx.shared.lanes, at as u8) {
@@ -473,10 +482,10 @@ impl Session {
     ///
     /// RR-RAIL-4, RR-RAIL-5.
     pub(crate) fn path_lost(&mut self, cx: &mut Cx<'_>, at: usize, now_ns: u64) {
-        let path = debug_assert_some!(self.rails.paths.get_mut(at), "a path that fails is known");
-        let Some(path) = path else { return };
-        path.is_usable = false;
-        path.lanes_from_ns = now_ns + LAST_RESORT_NS;
+        self.rails.change_path(at, |path| {
+            path.is_usable = false;
+            path.lanes_from_ns = now_ns + LAST_RESORT_NS;
+        });
         let lost: Vec<(Id, u32)> = self
             .lanes
             .on_path(&cx.shared.lanes, at as u8)
@@ -536,9 +545,10 @@ impl Rails {
         if !self.are_many() {
             return;
         }
-        let Some(path) = self.path_of_lane(at.into()) else { return };
-        path.lanes_from_ns = now_ns + path.lane_pause_ns;
-        path.lane_pause_ns = (2 * path.lane_pause_ns).min(LANE_PAUSE_MAX_NS);
+        self.change_path(at.into(), |path| {
+            path.lanes_from_ns = now_ns + path.lane_pause_ns;
+            path.lane_pause_ns = (2 * path.lane_pause_ns).min(LANE_PAUSE_MAX_NS);
+        });
     }
 
     /// Returns the position of a path that carries bulk data and has fewer lanes than it should, if

@@ -8,7 +8,7 @@ use crate::proto::context::{Cx, SharedState};
 use crate::proto::core::{Action, Core};
 use crate::proto::effects::Effects;
 use crate::proto::failure::PeerFailure;
-use crate::proto::operation::OperationState;
+use crate::proto::operation::{NO_REMOTE, OperationState};
 use crate::proto::ready::Work;
 use crate::proto::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
@@ -129,23 +129,17 @@ impl Core {
         let is_good = arrived.is_some();
         let Arrived { length, checksum } = arrived.unwrap_or_default();
         let ChunkReceive { operation, offset, .. } = receive;
-        let found = self.shared.operations.get_mut(operation);
+        let pulled = self.shared.operations.pulled(operation);
         debug_assert!(
-            found.is_some() || planted!(EndBeforeReap),
-            "a receive stays while the kernel may write its memory"
+            pulled.is_some() || planted!(EndBeforeReap),
+            "a receive stays, and pulls, while the kernel may write its memory"
         );
-        let Some(found) = found else { return is_good };
-        let owner = found.session;
-        let OperationState::Pulling(pulling) = &mut found.state else {
-            debug_assert!(planted!(EndBeforeReap), "a receive pulls while it is targeted");
-            return is_good;
-        };
+        let Some((owner, pulling)) = pulled else { return is_good };
         pulling.targeted -= 1;
         if pulling.failed.is_none() {
             if slot.is_none() {
                 // Another lane may write the range only after the kernel has released it.
-                let granted = self.with(owner, |it, cx| it.rendezvous.grant_again(cx, receive));
-                debug_assert!(granted.is_some(), "the session of a receive exists");
+                self.with_known(owner, |it, cx| it.rendezvous.grant_again(cx, receive));
                 return is_good;
             }
             if let Some(sent) = checksum {
@@ -163,8 +157,9 @@ impl Core {
             return is_good;
         }
         if let Some(cause) = pulling.failed.take() {
-            let (remote, slice_of) = (found.remote, found.slice_of);
-            self.remove_operation(operation);
+            let removed = self.remove_operation(operation);
+            let (remote, slice_of) =
+                removed.map_or((NO_REMOTE, None), |it| (it.remote, it.slice_of));
             let ended = cause.ended(self.shared.peers.name_of(&self.sessions, remote));
             self.shared.operations.end_receive(operation, slice_of, ended, effects);
         } else {
@@ -180,8 +175,7 @@ impl Core {
     #[cold]
     fn regrant_corrupted(&mut self, slot: u32, receive: ChunkReceive, is_hopeless: bool) {
         self.shared.counters.corrupted_chunks += 1;
-        let granted = self.with(slot, |it, cx| it.rendezvous.grant_again(cx, receive));
-        debug_assert!(granted.is_some(), "the session of a receive exists");
+        self.with_known(slot, |it, cx| it.rendezvous.grant_again(cx, receive));
         if is_hopeless {
             let ChunkReceive { offset, length, .. } = receive;
             let cause = format!(
@@ -259,9 +253,10 @@ impl Session {
     /// Notes that the kernel has all bytes of the chunk of [`Core::next_send`].
     pub(crate) fn handle_chunk_sent(&mut self, cx: Cx<'_>, lane: Id, now_ns: u64) {
         let bulk = cx.shared.lanes.get_mut(lane);
-        let Some(bulk) = debug_assert_some!(bulk, "the lane carries a chunk") else { return };
-        let Some(length) = bulk.end_send(now_ns) else { return };
-        self.rails.handle_sent(bulk.path().into(), length);
+        let sent = bulk.and_then(|bulk| Some((bulk.path(), bulk.end_send(now_ns)?)));
+        let sent = debug_assert_some!(sent, "the lane carries a chunk");
+        let Some((at, length)) = sent else { return };
+        self.rails.handle_sent(at.into(), length);
         cx.shared.lanes.mark_runnable(lane);
         // The receiver decides whether chunks arrive completely; a side that only sends would
         // accumulate failures over its whole lifetime.

@@ -86,26 +86,29 @@ impl Core {
     ///
     /// RR-SHM-7.
     pub(crate) fn handle_cma(&mut self, read: CmaRead, is_good: bool, effects: &mut impl Effects) {
-        let pulled = self.shared.operations.pulling(read.session, read.operation);
-        let pulled = debug_assert_some!(pulled, "the message of a read is pulled");
-        let Some((pulling, _)) = pulled else { return };
+        let CmaRead { session, operation, length, .. } = read;
         debug_assert_eq!(
             self.shared.rendezvous.readable.front().map(|&(first, _)| first),
-            Some(read.operation),
+            Some(operation),
             "the first message is read"
         );
-        if is_good || planted!(TakeUnread) {
-            // Nothing is granted: data that a peer sends nevertheless is rejected.
-            pulling.note_arrived(read.length);
-            if pulling.arrived == pulling.wanted {
-                self.shared.rendezvous.readable.pop_front();
-                self.finish_pull(read.operation, effects);
+        let is_good = is_good || planted!(TakeUnread);
+        let is_over = self.shared.operations.with_pulled(operation, |_, pulling| {
+            if is_good {
+                // Nothing is granted: data that a peer sends nevertheless is rejected.
+                pulling.note_arrived(length);
+            } else {
+                (pulling.state, pulling.arrived) = (PullState::Granting, 0);
             }
-            return;
+            !is_good || pulling.arrived == pulling.wanted
+        });
+        if is_over {
+            self.shared.rendezvous.readable.pop_front();
         }
-        (pulling.state, pulling.arrived) = (PullState::Granting, 0);
-        self.shared.rendezvous.readable.pop_front();
-        let CmaRead { session, operation, .. } = read;
-        self.with(session, |it, mut cx| it.begin_pull(&mut cx, operation, None));
+        if is_over && is_good {
+            self.finish_pull(operation, effects);
+        } else if is_over {
+            self.with_known(session, |it, mut cx| it.begin_pull(&mut cx, operation, None));
+        }
     }
 }

@@ -226,9 +226,9 @@ impl Session {
             return false;
         }
         let next = self.rendezvous.next_range(cx, |left| range_bytes(left, chunk_bytes), now_ns);
-        let Some(NextRange { id, send_operation, offset, length }) = next else { return false };
         let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "the chosen lane exists");
-        let Some(bulk) = bulk else { return false };
+        let Some((next, bulk)) = next.zip(bulk) else { return false };
+        let NextRange { id, send_operation, offset, length } = next;
         let chunk = bulk.grant(id, (offset, length), is_last, now_ns);
         let number = bulk.number();
         cx.shared.lanes.mark_runnable(lane);

@@ -331,14 +331,17 @@ impl Core {
 
     /// Continues a receive of which more is in place: it is whole, or may go on by a ring.
     fn continue_pull(&mut self, id: Id, effects: &mut impl Effects) {
-        let pulled = debug_assert_some!(self.shared.operations.pulled(id), "it pulls");
-        let Some((slot, pulling)) = pulled else { return };
-        if pulling.arrived == pulling.wanted
-            || (planted!(EarlyDone) && pulling.granted == pulling.wanted)
-        {
+        let (is_whole, ready) = self.shared.operations.with_pulled(id, |slot, pulling| {
+            let is_granted = planted!(EarlyDone) && pulling.granted == pulling.wanted;
+            let is_whole = pulling.arrived == pulling.wanted || is_granted;
+            (is_whole, pulling.is_ready_for_ring().then_some(slot))
+        });
+        if is_whole {
             self.finish_pull(id, effects);
-        } else if pulling.is_ready_for_ring() {
-            self.with(slot, |it, mut cx| it.grant_by(&mut cx, |it, cx| it.pull_by_ring(cx, id)));
+        } else if let Some(slot) = ready {
+            self.with_known(slot, |it, mut cx| {
+                it.grant_by(&mut cx, |it, cx| it.pull_by_ring(cx, id));
+            });
         }
     }
 
@@ -407,14 +410,7 @@ impl Core {
 
     /// RR-RDV-4
     pub(super) fn finish_serving(&mut self, id: Id, effects: &mut impl Effects) {
-        let found = self.shared.operations.get_mut(id);
-        let Some(operation) = debug_assert_some!(found, "it serves") else { return };
-        let OperationState::Serving(serving) = &mut operation.state else {
-            debug_assert!(false, "only sends that serve end by DONE or a release");
-            return;
-        };
-        let Some(served) = serving.take_end() else { return };
-        let (slot, remote) = (operation.session, operation.remote);
+        let Some((served, slot, remote)) = self.shared.operations.take_served(id) else { return };
         let ended = match served {
             Served::Failed { cause, is_readable } => {
                 if is_readable {

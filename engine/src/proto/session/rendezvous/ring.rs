@@ -73,9 +73,10 @@ impl SessionRendezvous {
             return;
         }
         for index in 0..cx.shared.operations.index_end() {
-            let Some(id) = cx.shared.operations.id_at(index) else { continue };
-            let found = cx.shared.operations.pulling(cx.slot, id);
-            if let Some((pulling, _)) = found.filter(|(it, _)| it.state == PullState::OnRing(ring))
+            let operations = &mut cx.shared.operations;
+            if let Some(id) = operations.id_at(index)
+                && let Some((pulling, _)) = operations.pulling(cx.slot, id)
+                && pulling.state == PullState::OnRing(ring)
             {
                 pulling.leave_ring();
                 self.begin_granting(cx, id);
@@ -191,16 +192,19 @@ impl Core {
         length: usize,
         effects: &mut impl Effects,
     ) {
-        let pulled = self.shared.operations.pulled(piece.operation);
-        let pulled = debug_assert_some!(pulled, "a piece is of a message that is pulled");
-        let Some((slot, pulling)) = pulled else { return };
-        debug_assert_eq!(piece.offset, pulling.arrived, "pieces arrive in order");
-        pulling.note_arrived(length as u64);
-        if pulling.arrived == pulling.wanted {
-            self.finish_pull(piece.operation, effects);
-        } else if pulling.arrived == pulling.granted {
-            let grant = pulling.grant_on_ring(piece.operation);
-            self.with(slot, |it, mut cx| it.grant_by(&mut cx, |_, _| grant));
+        let id = piece.operation;
+        let (is_whole, grant) = self.shared.operations.with_pulled(id, |slot, pulling| {
+            debug_assert_eq!(piece.offset, pulling.arrived, "pieces arrive in order");
+            pulling.note_arrived(length as u64);
+            let is_whole = pulling.arrived == pulling.wanted;
+            let needs_grant = !is_whole && pulling.arrived == pulling.granted;
+            (is_whole, needs_grant.then(|| (slot, pulling.grant_on_ring(id))))
+        });
+        if is_whole {
+            self.finish_pull(id, effects);
+        }
+        if let Some((slot, grant)) = grant {
+            self.with_known(slot, |it, mut cx| it.grant_by(&mut cx, |_, _| grant));
         }
     }
 }

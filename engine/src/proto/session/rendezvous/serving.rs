@@ -23,7 +23,7 @@ pub(crate) struct Serving {
 
 /// How a send that serves has ended.
 #[derive(Debug)]
-pub(super) enum Served {
+pub(in crate::proto) enum Served {
     /// The peer has accepted this many bytes.
     Done(u64),
     /// It has failed; the peer may be reading its memory if `is_readable`.
@@ -73,7 +73,7 @@ impl Serving {
     /// Takes the result, once it is known and the kernel has released all memory.
     ///
     /// RR-RDV-4.
-    pub(super) fn take_end(&mut self) -> Option<Served> {
+    pub(in crate::proto) fn take_end(&mut self) -> Option<Served> {
         if self.is_read_by_kernel() && !planted!(IgnoreRelease) {
             return None;
         }

@@ -97,8 +97,9 @@ impl Session {
             let named = u32::from(target) | u32::from(source) << 16;
             if !matches!(&ends, Some(Ends { named: before, .. }) if *before == named) {
                 let remote = self.peer.remotes().index_of(source);
-                let Some(peer) = cx.shared.peers.id_at(remote) else { break };
-                let Some(matcher) = cx.shared.endpoints.get_mut(target) else { break };
+                let peer = cx.shared.peers.id_at(remote);
+                let found = peer.zip(cx.shared.endpoints.get_mut(target));
+                let Some((peer, matcher)) = found else { break };
                 ends = Some(Ends { named, remote, peer, matcher });
             }
             let Some(Ends { remote, peer, matcher, .. }) = &mut ends else { break };
@@ -149,11 +150,13 @@ impl Session {
         let slot = cx.slot;
         let SharedState { endpoints, unexpected, offers, config, counters, actions, .. } =
             &mut *cx.shared;
-        let Some(matcher) = endpoints.get_mut(target) else { return false };
         let kind = Kind::Eager { report: 0, put_back: 0 };
         let message = Waiting { came_by: (slot, self.epoch), data, kind };
-        // Credit prevents this; the general path reports the violation.
-        let Some(message) = unexpected.insert(message, payload) else { return false };
+        let kept = endpoints
+            .get_mut(target)
+            .and_then(|matcher| Some((matcher, unexpected.insert(message, payload)?)));
+        // Credit prevents that there is no space; the general path reports the violation.
+        let Some((matcher, message)) = kept else { return false };
         let credits = self.segments.received.credits_mut();
         credits.pass(envelopes, bytes);
         let charged = credits.charge(payload.len() as u32);
@@ -205,15 +208,18 @@ impl Session {
                 && length <= EAGER_BYTES_MAX as u64;
             let (true, Some(bytes)) = (is_plain, rest.get(..length as usize)) else { break };
             let named = (header.source_endpoint, header.target_endpoint);
-            if !matches!(&ends, Some((before, _)) if *before == named) {
-                let remote = self.peer.remotes().index_of(named.0.get());
-                let Some(peer) = cx.shared.peers.id_at(remote) else { break };
-                if !cx.shared.endpoints.is_open(named.1.get()) {
-                    break;
+            let peer = match ends {
+                Some((known, peer)) if known == named => peer,
+                _ => {
+                    let remote = self.peer.remotes().index_of(named.0.get());
+                    let Some(peer) = cx.shared.peers.id_at(remote) else { break };
+                    if !cx.shared.endpoints.is_open(named.1.get()) {
+                        break;
+                    }
+                    ends = Some((named, peer));
+                    peer
                 }
-                ends = Some((named, peer));
-            }
-            let Some((_, peer)) = ends else { break };
+            };
             let (key, access) = (header.key.get(), Access::REMOTE_WRITE);
             let offset = header.offset.get();
             let granted =

@@ -170,7 +170,7 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        let (session, mut cx) = self.enter_receiving(slot)?;
         if !session.is_connected() {
             return Ok(());
         }
@@ -201,7 +201,7 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        let (session, mut cx) = self.enter_receiving(slot)?;
         if !session.is_connected() {
             return Ok(());
         }
@@ -228,7 +228,7 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        let (session, mut cx) = self.enter_receiving(slot)?;
         if !taken.is_all_of(frames) {
             taken = session.receive_puts(&mut cx, frames, taken, now_ns, effects);
         }
@@ -237,14 +237,14 @@ impl Core {
         } else {
             self.handle_frames_from(slot, frames, taken, now_ns, effects)?;
         }
-        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        let (session, mut cx) = self.enter_receiving(slot)?;
         if session.has_replies_due() {
             session.answer_flushes(&mut cx);
             if let Some(failure) = session.segments.take_due_goodbye() {
                 self.fail_session(slot, failure, effects);
             }
         }
-        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        let (session, mut cx) = self.enter_receiving(slot)?;
         session.segments.flush_replies(&mut cx)
     }
 
@@ -261,7 +261,7 @@ impl Core {
         let mut held = fast.frames;
         let mut number = range.first.wrapping_add(u32::from(held));
         while let Some(frame) = frames.next_frame()? {
-            let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+            let (session, mut cx) = self.enter_receiving(slot)?;
             if !session.segments.is_established() {
                 return Ok(());
             }
@@ -311,8 +311,8 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        while let Some((session, mut cx)) = self.enter(slot)
-            && !planted!(KeepHeld)
+        while !planted!(KeepHeld)
+            && let (session, mut cx) = self.enter_receiving(slot)?
             && let Some(held) = session.segments.received.take_after(number)
         {
             number = held.frame;
@@ -336,7 +336,8 @@ impl Core {
         match frame {
             Frame::Data(data, bytes) => self.handle_data(slot, data, bytes, effects)?,
             Frame::Grant(grant) => {
-                self.with(slot, |it, mut cx| it.handle_grant(&mut cx, grant)).unwrap_or(Ok(()))?;
+                let (session, mut cx) = self.enter_receiving(slot)?;
+                session.handle_grant(&mut cx, grant)?;
             }
             Frame::Done(done) => self.handle_done(slot, done, effects),
             Frame::Matched(matched) => {
@@ -347,7 +348,8 @@ impl Core {
                 self.with(slot, |it, mut cx| it.handle_lanes_wanted(&mut cx, now_ns));
             }
             Frame::Rail(rail) => {
-                self.with(slot, |it, mut cx| it.handle_rail(&mut cx, rail)).unwrap_or(Ok(()))?;
+                let (session, mut cx) = self.enter_receiving(slot)?;
+                session.handle_rail(&mut cx, rail)?;
             }
             Frame::LaneLost(lost) => {
                 self.with(slot, |it, mut cx| it.lanes.handle_lost(&mut cx, &it.rails, lost));
@@ -364,11 +366,9 @@ impl Core {
             })?,
             Frame::ProcessQuery(query) => self.handle_process_query(slot, query, now_ns),
             Frame::ProcessStatus(status) => {
-                let handled = self.with(slot, |it, mut cx| {
-                    let from = (it.id, it.peer.locators().first());
-                    cx.handle_process_status(from, status)
-                });
-                handled.unwrap_or(Ok(()))?;
+                let (session, mut cx) = self.enter_receiving(slot)?;
+                let from = (session.id, session.peer.locators().first());
+                cx.handle_process_status(from, status)?;
             }
             Frame::Goodbye(goodbye) => {
                 self.with(slot, |it, _| it.segments.note_goodbye(number, goodbye.reason));

@@ -84,7 +84,7 @@ pub(crate) use self::outgoing::{Asks, Outgoing, append_segment};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
 pub(crate) use self::slots::SegmentId;
 pub(in crate::proto) use self::slots::TakenSegment;
-pub(crate) use self::split::{split_checked, split_segment};
+pub(crate) use self::split::split;
 pub(crate) use self::staging::{stage_in_segment, stage_put};
 pub(crate) use self::transport::Transport;
 

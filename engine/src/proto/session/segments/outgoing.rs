@@ -176,9 +176,11 @@ impl Segments {
     /// stream that carries both kinds carries them in their order, so that a receiver buffers
     /// nothing, and neither waits for long.
     fn is_long_next(&self) -> bool {
-        let Some(long) = self.long.first().and_then(|id| self.slots.get(id)) else { return false };
-        let waiting = self.first_waiting().and_then(|id| self.slots.get(id));
-        waiting.is_none_or(|it| is_before(long.first_frame, it.first_frame) && !it.is_urgent)
+        let long = self.long.first().and_then(|id| self.slots.get(id));
+        long.is_some_and(|long| {
+            let waiting = self.first_waiting().and_then(|id| self.slots.get(id));
+            waiting.is_none_or(|it| is_before(long.first_frame, it.first_frame) && !it.is_urgent)
+        })
     }
 
     /// RR-DGRAM-3

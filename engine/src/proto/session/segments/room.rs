@@ -297,8 +297,9 @@ impl Segments {
     /// Closes the open segment to further frames.
     #[inline]
     pub(super) fn close_open(&mut self) {
-        let Some(OpenSegment { id, .. }) = self.open.take() else { return };
-        let Some(segment) = self.slots.get_mut(id) else { return };
+        let open = self.open.take();
+        let open = open.and_then(|open| Some((open.id, self.slots.at_mut(open.id)?)));
+        let Some((id, segment)) = open else { return };
         segment.place = Place::Ready;
         let queue = if segment.is_urgent { &mut self.urgent } else { &mut self.ready };
         queue.push_back(&mut self.slots, id);

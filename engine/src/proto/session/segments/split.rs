@@ -10,11 +10,18 @@ use crate::wire::{FrameError, SEGMENT_BYTES_MAX};
 /// Header, body and whole length of a segment.
 pub(crate) type Whole<'a> = (&'a SegmentHeader, &'a [u8], usize);
 
-/// Splits the first complete segment off `bytes`; `None`: more bytes are needed.
+/// Splits the first complete segment off `bytes`, in a session with or without checksums; `None`:
+/// more bytes are needed.
+#[inline]
+pub(crate) fn split(bytes: &[u8], has_checksums: bool) -> Result<Option<Whole<'_>>, FrameError> {
+    if has_checksums { split_checked(bytes) } else { split_segment(bytes) }
+}
+
+/// Splits a segment in a session without checksums.
 ///
 /// RR-SEG-1.
 #[inline]
-pub(crate) fn split_segment(bytes: &[u8]) -> Result<Option<Whole<'_>>, FrameError> {
+pub(super) fn split_segment(bytes: &[u8]) -> Result<Option<Whole<'_>>, FrameError> {
     let Ok((header, rest)) = SegmentHeader::ref_from_prefix(bytes) else { return Ok(None) };
     let length = header.length.get() as usize;
     if !(SEGMENT_HEADER_BYTES..=SEGMENT_BYTES_MAX).contains(&length) {
@@ -30,7 +37,7 @@ pub(crate) fn split_segment(bytes: &[u8]) -> Result<Option<Whole<'_>>, FrameErro
 /// it is there: with a wrong length the rest would never arrive.
 ///
 /// RR-SUM-3.
-pub(crate) fn split_checked(bytes: &[u8]) -> Result<Option<Whole<'_>>, FrameError> {
+fn split_checked(bytes: &[u8]) -> Result<Option<Whole<'_>>, FrameError> {
     let Ok((header, rest)) = SegmentHeader::ref_from_prefix(bytes) else { return Ok(None) };
     let Ok((sums, _)) = SegmentSums::ref_from_prefix(rest) else { return Ok(None) };
     let frames = sums.frames.get();

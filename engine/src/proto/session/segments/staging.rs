@@ -241,13 +241,18 @@ impl Segments {
 }
 
 impl Session {
-    /// Stages a message, as [`Core::stage`](crate::proto::core::Core::stage) does.
-    pub(in crate::proto) fn stage_message(&mut self, mut cx: Cx<'_>, id: Id) -> Staged<'_> {
-        let Some(operation) = cx.shared.operations.get(id) else { return Staged::Blocked };
-        let OperationState::Queued { level } = operation.state else { return Staged::Blocked };
-        let Some((request, target)) = operation.send_request(level, &cx.shared.peers) else {
-            return Staged::Blocked;
-        };
+    /// Stages a message that completes at `level`, as
+    /// [`Core::stage`](crate::proto::core::Core::stage) does.
+    pub(in crate::proto) fn stage_message(
+        &mut self,
+        mut cx: Cx<'_>,
+        id: Id,
+        level: CompletionLevel,
+    ) -> Staged<'_> {
+        let operation = cx.shared.operations.get(id);
+        let request = operation.and_then(|it| it.send_request(level, &cx.shared.peers));
+        let request = debug_assert_some!(request, "operations end before their peer is removed");
+        let Some((request, target)) = request else { return Staged::Blocked };
         let staged = self.segments.stage_frame(&mut cx, id, (&request, target));
         let Some(staged) = staged else {
             // Acknowledgements, credit and sent segments resume it.
@@ -258,16 +263,18 @@ impl Session {
         let (segment, course) = staged;
         let is_pulled = course.is_pulled();
         let completes = !is_pulled && level == CompletionLevel::Inject;
-        let Some(operation) = cx.shared.operations.get_mut(id) else { return Staged::Blocked };
-        operation.state = match (course.route, level) {
-            (Route::Pull(_), _) => OperationState::Serving(Serving::new(course.is_read())),
-            (_, CompletionLevel::Match) => OperationState::AwaitMatch,
-            _ => OperationState::AwaitDelivery,
-        };
+        let operations = &mut cx.shared.operations;
         if completes {
-            cx.shared.operations.remove(id);
+            operations.remove(id);
+        } else if let Some(operation) = debug_assert_some!(operations.get_mut(id), "it waited") {
+            operation.state = match (course.route, level) {
+                (Route::Pull(_), _) => OperationState::Serving(Serving::new(course.is_read())),
+                (_, CompletionLevel::Match) => OperationState::AwaitMatch,
+                _ => OperationState::AwaitDelivery,
+            };
         }
-        let Some(segment) = self.segments.segment_mut(segment) else { return Staged::Blocked };
+        let segment = debug_assert_some!(self.segments.segment_mut(segment), "it was just staged");
+        let Some(segment) = segment else { return Staged::Blocked };
         if !is_pulled && level == CompletionLevel::Delivery {
             segment.operations.push(id);
         }
