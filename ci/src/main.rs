@@ -15,6 +15,7 @@ mod setup;
 mod swarm;
 mod test;
 mod tidy;
+mod walk;
 mod watch;
 
 use std::process::ExitCode;
@@ -46,6 +47,12 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   instructions
           counts what a message costs, by valgrind, and compares that with perf/instructions.json;
           part of test. Wants root
+  walk [WORD ...] [--max-functions N] [--max-files N]
+          the functions of the engine that one 8-byte message passes, before inlining, in the order
+          of their first calls, with their files. Calls are inject, send, post and receive, by udp
+          and shm; a WORD selects those that have it. A function whose body is one expression and
+          calls no others is an accessor: it is marked, and counted beside the functions. Limits are
+          of functions that are no accessors. Wants x86-64 and addr2line
   check [--all]
           format, tidy rules, lints (calls setup); licences and advisories where cargo-deny is
           installed. With --all also lints without default features, rustdoc, the packages for a
@@ -85,6 +92,7 @@ fn main() -> ExitCode {
         "check" => check::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "install" => install::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "instructions" => instructions::run(),
+        "walk" => walk::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "fuzz" => fuzz::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "sanitize" => sanitize::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         _ => {

@@ -9,7 +9,7 @@ mod links;
 mod modules;
 mod numbers;
 mod rules;
-mod source;
+pub(crate) mod source;
 mod spec;
 
 use std::collections::{BTreeMap, BTreeSet};

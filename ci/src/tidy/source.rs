@@ -2,9 +2,9 @@
 
 /// A Rust source. `code` and `comments` have the length and the lines of `text`; what does not
 /// belong there is blank. String and character literals keep their quotes in `code`.
-pub(super) struct Source {
+pub(crate) struct Source {
     pub(super) text: String,
-    pub(super) code: String,
+    pub(crate) code: String,
     pub(super) comments: String,
     /// Whether the line, from 0, belongs to an item under `#[cfg(test)]`.
     test_lines: Vec<bool>,
@@ -23,7 +23,7 @@ pub(super) struct Line<'a> {
 }
 
 impl Source {
-    pub(super) fn new(text: String) -> Self {
+    pub(crate) fn new(text: String) -> Self {
         let (code, comments) = separate(&text);
         let test_lines = find_tests(&code);
         Self { text, code, comments, test_lines }
@@ -40,7 +40,7 @@ impl Source {
     }
 
     /// The number of the line that holds byte `at`, from 1.
-    pub(super) fn line_of(&self, at: usize) -> usize {
+    pub(crate) fn line_of(&self, at: usize) -> usize {
         1 + self.text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count()
     }
 
@@ -194,12 +194,12 @@ pub(super) fn item_end(rest: &str) -> usize {
 }
 
 /// Whether `byte` can be part of a name.
-pub(super) fn is_name(byte: u8) -> bool {
+pub(crate) fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
 /// Where `word` stands in `code` as a word of its own: no name continues at its ends.
-pub(super) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+pub(crate) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
         let before = at.checked_sub(1).is_some_and(|before| is_name(bytes[before]));
