@@ -32,7 +32,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
           seeds, `--seeds N [--seed S] [--jobs J]` so many from one on, `--seed S` alone replays
           one run; `--planted N [--seed S]` looks for each planted bug in so many seeds,
           `--throughput N` measures the simulator with N sends and receives, `--figures` what
-          simulated links carry;
+          simulated links carry; `--known-seeds` runs the seeds that failed once;
           `--compare FILE` runs the seeds of a file of wire hashes, such as
           engine/tests/wire-hashes.txt, and fails if engines send other bytes, `--wire-hashes FILE
           [--seeds N] [--seed S]` writes one, `--wire-log FILE --seed S` writes all that is sent

@@ -54,7 +54,12 @@ impl Swarm {
         self.command(&["--seconds", NEW_SECONDS, "--jobs", "1"])
     }
 
-    /// The same for half an hour, on all cores.
+    /// Seeds that failed once.
+    pub(crate) fn known_seeds(&self) -> Command {
+        self.command(&["--known-seeds", "--jobs", "1"])
+    }
+
+    /// New seeds for half an hour, on all cores.
     pub(crate) fn many_new_seeds(&self) -> Command {
         self.command(&["--seconds", "1800"])
     }

@@ -16,8 +16,8 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use libtest_mimic::{Arguments, Trial};
 use ringrail::swarm::{
-    BUGS, FIGURES, Report, WIRE_VERSION, bug_name, by_long_ways, run_logged, run_planted, run_seed,
-    run_throughput,
+    BUGS, FIGURES, KNOWN_SEEDS, Report, WIRE_VERSION, bug_name, by_long_ways, run_logged,
+    run_planted, run_seed, run_throughput,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -65,6 +65,9 @@ struct Options {
         conflicts_with_all = ["seconds", "seeds", "seed"]
     )]
     figures: Option<Option<String>>,
+    /// Runs the seeds that failed once
+    #[arg(long, conflicts_with_all = ["seconds", "seeds", "seed", "figures"])]
+    known_seeds: bool,
     /// N sends and receives without faults, by streams and then by datagrams, on one thread:
     /// measures the simulator
     #[arg(long, value_name = "N", exclusive = true)]
@@ -287,9 +290,26 @@ fn figures(filter: Option<String>, jobs: Option<u64>) -> ExitCode {
             Ok(())
         })
     };
+    as_tests(filter, jobs, FIGURES.iter().map(trial).collect())
+}
+
+/// The seeds that failed once, each list as a test.
+fn known_seeds(jobs: Option<u64>) -> ExitCode {
+    let trial = |&(name, seeds): &(&str, &'static [u64])| {
+        Trial::test(name, move || {
+            for &seed in seeds {
+                try_seed(seed).map_err(|what| format!("seed {seed}: {what}"))?;
+            }
+            Ok(())
+        })
+    };
+    as_tests(None, jobs, KNOWN_SEEDS.iter().map(trial).collect())
+}
+
+fn as_tests(filter: Option<String>, jobs: Option<u64>, trials: Vec<Trial>) -> ExitCode {
     let test_threads = jobs.map(|jobs| jobs as usize);
     let arguments = Arguments { filter, test_threads, ..Arguments::default() };
-    libtest_mimic::run(&arguments, FIGURES.iter().map(trial).collect()).exit_code()
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 fn main() -> ExitCode {
@@ -300,6 +320,9 @@ fn main() -> ExitCode {
     }
     if let Some(filter) = options.figures {
         return figures(filter, options.jobs);
+    }
+    if options.known_seeds {
+        return known_seeds(options.jobs);
     }
     if let Some(actions) = options.throughput {
         return throughput(actions);

@@ -75,6 +75,7 @@ fn jobs_of_short_set(report: &mut Report) -> Result<Vec<Job>, String> {
     })?;
     let mut jobs = vec![
         Job::of_command("swarm: fixed seeds", &swarm.fixed_seeds()),
+        Job::of_command("swarm: known seeds", &swarm.known_seeds()),
         Job::of_command("swarm: new seeds", &swarm.new_seeds()),
         Job::of_command("swarm: planted bugs", &swarm.planted_bugs()),
         Job::of_command("swarm: figures", &swarm.figures()),

@@ -38,6 +38,7 @@ const TABLE: &[(&str, Share, u64)] = &[
     // and counts again, alone, what seems to cost more.
     ("instructions", Share::Machine, 30),
     ("swarm: fixed seeds", Share::Core, 60),
+    ("swarm: known seeds", Share::Core, 10),
     ("swarm: new seeds", Share::Core, 30),
     ("swarm: figures", Share::Core, 20),
     ("ringrail memory matching_cost", Share::Core, 70),

@@ -18,8 +18,12 @@ use std::path::Path;
 use source::Source;
 
 /// Tests that the swarm runs in its optimised build, and what they share with unit tests.
-const TESTS_OF_THE_SWARM: [&str; 3] =
-    ["engine/src/swarm/figures/", "engine/src/swarm/scenarios.rs", "engine/src/snapshot.rs"];
+const TESTS_OF_THE_SWARM: [&str; 4] = [
+    "engine/src/swarm/figures/",
+    "engine/src/swarm/known_seeds.rs",
+    "engine/src/swarm/scenarios.rs",
+    "engine/src/snapshot.rs",
+];
 
 /// The repository as the rules see it: paths from its top, with `/`.
 #[derive(Default)]

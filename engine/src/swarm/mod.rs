@@ -21,6 +21,7 @@ mod form;
 #[cfg(test)]
 mod fuzz;
 mod garble;
+mod known_seeds;
 #[cfg(test)]
 mod lanes;
 mod local_peer_plan;
@@ -60,6 +61,7 @@ mod workload;
 pub(crate) mod world;
 
 pub use self::figures::FIGURES;
+pub use self::known_seeds::KNOWN_SEEDS;
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -10,58 +10,6 @@ fn a_few_seeds_hold() {
     }
 }
 
-/// The failures that these seeds reported have a reason; [`super::reasons`] has each.
-#[test]
-fn seeds_whose_network_is_late_hold() {
-    // In the last one it is a bout of threads that learns it first.
-    for seed in [777011805, 778002574, 779010507, 780005979, 783002445, 700000002616] {
-        run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-    }
-}
-
-/// Twelve engines that have room for 16 operations each send to all others: an engine that fills
-/// its room with sends receives nothing.
-#[test]
-fn a_seed_with_little_room_for_operations_holds() {
-    run_seed(224970377864).unwrap_or_else(|what| panic!("{what}"));
-}
-
-/// Two puts to the same bytes, and only for the second one there is room for a flush behind it. The
-/// first one goes by the stream and comes last, before the flush is answered: nothing orders the
-/// two, and the flush is correct.
-///
-/// RR-RMA-5, RR-RMA-6
-#[test]
-fn a_seed_whose_put_found_no_room_for_its_flush_holds() {
-    run_seed(30129253899042842).unwrap_or_else(|what| panic!("{what}"));
-}
-
-/// A send of a thread completes before the call that posts it has returned.
-#[test]
-fn a_seed_with_fences_beside_threads_holds() {
-    run_seed(30130217750115307).unwrap_or_else(|what| panic!("{what}"));
-}
-
-/// A message that had arrived waited for one that another thread posted before it, and that was
-/// lost with its process.
-#[test]
-fn a_seed_whose_threads_are_killed_with_messages_under_way_holds() {
-    run_seed(30130426207018093).unwrap_or_else(|what| panic!("{what}"));
-}
-
-/// A process that is paused most of the time sends a segment in pieces, and pauses a peer timeout
-/// between two of them.
-#[test]
-fn a_seed_whose_senders_pause_within_segments_holds() {
-    run_seed(30130432683032047).unwrap_or_else(|what| panic!("{what}"));
-}
-
-/// Links that fail for the whole run silence a session whose only transport is a stream.
-#[test]
-fn a_seed_whose_streams_are_silenced_by_failing_links_holds() {
-    run_seed(30130494574173163).unwrap_or_else(|what| panic!("{what}"));
-}
-
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 0..6 {
