@@ -66,7 +66,7 @@ struct Options {
     )]
     figures: Option<Option<String>>,
     /// Runs the seeds that failed once
-    #[arg(long, conflicts_with_all = ["seconds", "seeds", "seed", "figures"])]
+    #[arg(long, conflicts_with_all = ["seconds", "seeds", "seed", "figures", "planted", "compare"])]
     known_seeds: bool,
     /// N sends and receives without faults, by streams and then by datagrams, on one thread:
     /// measures the simulator

@@ -239,7 +239,7 @@ impl Engine {
                 happened |= self.transmit(session, PRIMARY, is_last);
             }
             // Segments built for longer datagrams than the path takes now use TCP.
-            is_by_path = !self.state.paths.leave_to_stream(&self.state.core, session);
+            is_by_path = !self.state.paths.uses_stream_now(&self.state.core, session);
             if is_by_path && has_long && !is_alone {
                 happened |= self.flush_long(session);
             }
@@ -255,7 +255,7 @@ impl Engine {
     /// Sends segments on the TCP lane when a path carries none any more, or only shorter ones.
     #[cold]
     pub(super) fn flush_what_no_path_takes(&mut self, session: u32) {
-        if self.state.paths.leave_to_stream(&self.state.core, session) {
+        if self.state.paths.uses_stream_now(&self.state.core, session) {
             self.flush_by_stream(session);
         }
     }

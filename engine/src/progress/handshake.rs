@@ -162,7 +162,7 @@ impl Handshakes {
             }
             ConnectionRole::MoveConnecting { session, .. }
             | ConnectionRole::MoveAwaitReply { session, .. } => {
-                let monitor = &core.session(*session)?.control_lane();
+                let monitor = core.session(*session)?.control_lane();
                 monitor.is_attempt_late(now_ns, limit_ns, peer_ns).then_some(key)
             }
             _ => None,

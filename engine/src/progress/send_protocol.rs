@@ -16,7 +16,7 @@ impl EngineState {
         let ranges: Vec<(u64, SendTransport)> = if core.is_loopback(slot) {
             vec![(u64::MAX, SendTransport::Loopback)]
         } else {
-            let segments = &session.segments();
+            let segments = session.segments();
             let are_paths_open = self.paths.of(slot).is_some_and(Paths::are_open);
             let ranges = segments.protocol().ranges(eager_limit).into_iter();
             let of = |route| transport(segments.protocol(), route, are_paths_open);

@@ -143,7 +143,7 @@ impl Core {
 
     /// Handles the complete segments at the front of `bytes`, received on the control lane of
     /// `session`; returns their length in bytes. An error means that the peer violated the
-    /// protocol: fail the session.
+    /// protocol, or, as [`FrameError::NoSession`], that this engine has a defect: fail the session.
     pub(crate) fn handle_bytes(
         &mut self,
         slot: u32,

@@ -171,7 +171,8 @@ impl Operations {
         Some(slice)
     }
 
-    /// Closes a multi-receive of the endpoint of `matcher`: it takes no more messages.
+    /// Closes a multi-receive of the endpoint of `matcher`, which exists: it takes no more
+    /// messages.
     fn close_multi(&mut self, matcher: &mut Matcher, id: Id, effects: &mut impl Effects) {
         matcher.cancel_posted(&mut self.slots, id.index() as u32);
         self.change_multi(id, |multi| multi.is_closed = true, effects);
@@ -194,7 +195,8 @@ impl Operations {
         }
     }
 
-    /// Ends a multi-receive with a failure; its matched messages still end by themselves.
+    /// Ends a multi-receive, which exists, with a failure; its matched messages still end by
+    /// themselves.
     pub(super) fn fail_multi(
         &mut self,
         endpoints: &mut Endpoints,

@@ -321,7 +321,7 @@ impl Cx<'_> {
         if !matches!(status, UNKNOWN | RUNNING | ENDED) {
             return Err(FrameError::BadProcessStatus(status));
         }
-        let (from, processes) = ((self.slot, session_id), &mut self.shared.processes_mut());
+        let (from, processes) = ((self.slot, session_id), self.shared.processes_mut());
         let Some(index) = processes.position_asked(from, engine) else {
             self.shared.counters.stale_frames += 1;
             return Ok(());
@@ -349,7 +349,7 @@ impl Core {
             if !it.takes_control() || !cx.shared.processes_mut().may_reply(slot, now_ns) {
                 return;
             }
-            let status = if cx.shared.processes_mut().ended.contains(&engine) {
+            let status = if cx.shared.processes().ended.contains(&engine) {
                 ENDED
             } else if engine == cx.shared.engine() || is_observed {
                 RUNNING

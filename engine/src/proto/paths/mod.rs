@@ -148,7 +148,7 @@ impl Paths {
 
     /// Returns whether the session goes on without its control connection: there is another path,
     /// or a ring.
-    pub(crate) fn outlast_lane(&self) -> bool {
+    pub(crate) fn can_outlast_lane(&self) -> bool {
         self.ring.is_some() || self.are_several()
     }
 
@@ -156,7 +156,7 @@ impl Paths {
     /// by its first packet there, so an answer there shows that the peer has it.
     ///
     /// RR-RAIL-2.
-    pub(crate) fn outlast_lane_at_peer(&self, is_initiator: bool) -> bool {
+    pub(crate) fn can_outlast_lane_at_peer(&self, is_initiator: bool) -> bool {
         let is_known = |path: &SessionPath| path.position() > 0 && path.packets().is_answered();
         let is_path_known = || !is_initiator || self.all().any(is_known);
         self.ring.is_some() || (self.are_several() && is_path_known())
@@ -164,13 +164,13 @@ impl Paths {
 
     /// Returns whether the peer is reachable without the control connection: by any of several
     /// healthy paths, or by a ring.
-    pub(crate) fn reach_peer(&self) -> bool {
+    pub(crate) fn can_reach_peer(&self) -> bool {
         self.ring.is_some() || self.has_active()
     }
 
     /// Returns whether the peer has shown that it is alive, by an answer to what was sent at
     /// `since_ns` or later, or by a ring, which ends with it.
-    pub(crate) fn show_peer_since(&mut self, since_ns: u64) -> bool {
+    pub(crate) fn have_shown_peer_since(&mut self, since_ns: u64) -> bool {
         self.ring.is_some() || self.have_answered_since(since_ns)
     }
 

@@ -54,7 +54,7 @@ impl<P: PostedFrame> LonePacket<'_, P> {
 impl PathTable {
     /// Returns whether segments of a session use its control connection now: no path carries any,
     /// or only shorter ones than those that wait.
-    pub(crate) fn leave_to_stream(&self, core: &Core, slot: u32) -> bool {
+    pub(crate) fn uses_stream_now(&self, core: &Core, slot: u32) -> bool {
         let Some(paths) = self.of(slot).filter(|paths| paths.are_open()) else { return true };
         // Usually nothing waits.
         let waiting = core.session(slot).filter(|session| session.segments().is_waiting());

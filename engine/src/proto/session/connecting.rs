@@ -136,10 +136,10 @@ impl Core {
             let handled = debug_assert_some!(handled, "a session with a deadline exists");
             let (step, stays) = handled.unwrap_or((Step::Nothing, false));
             debug_assert!(!stays || !matches!(step, Step::Fail(_)), "a failed one has none");
-            self.apply(slot, step, effects);
             if !stays {
                 self.shared.ready.drop_detached(slot, Work::Deadline);
             }
+            self.apply(slot, step, effects);
             stays
         });
         self.shared.ready.reattach(Work::Deadline, timed);

@@ -1,8 +1,8 @@
 //! Fences: sends that start when all earlier ones of their endpoint to their peer are done.
 //!
-//! A fenced send is in the queue of its session (`Session::waiting`), with
-//! everything posted after it, so that sends of that session bypass no queue meanwhile; sends of
-//! other endpoints or to other peers overtake it. It waits for, in this order:
+//! A fenced send is in the queue of its session (`Session::waiting`), with everything posted
+//! after it, so that sends of that session bypass no queue meanwhile; sends of other endpoints or
+//! to other peers overtake it. It waits for, in this order:
 //!
 //! 1. earlier sends with an operation: each until it has ended, successfully or not;
 //! 2. the acknowledgement of all frames made until then, which include those of sends that

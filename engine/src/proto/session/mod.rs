@@ -5,8 +5,9 @@
 //! ([`connection`], [`ending`]), its control lane ([`control_lane`]), what carries its frames
 //! ([`segments`]), its rails and bulk lanes ([`rails`], [`lanes`]), the messages that it pulls and
 //! serves ([`rendezvous`]), one-sided operations ([`one_sided`]) and fenced sends ([`fence`]).
-//! Other modules have methods that concern several parts: [`send`], [`connecting`], [`teardown`],
-//! [`loopback`], [`offers`].
+//! Other modules have methods that concern several parts: [`send`] and [`waiting`] those of sends
+//! that wait, [`connecting`], [`teardown`], [`loopback`]. What all sessions share of a part is
+//! beside it; [`offers`] has the windows that are announced before there is a session.
 
 pub(crate) mod connection;
 mod control_frame;
@@ -131,10 +132,10 @@ pub(crate) struct Session {
     // Sending.
     /// Sends that wait for the connection, for credit or for space, in order.
     waiting: VecDeque<Id>,
+    /// Fenced sends among these, and what they wait for.
+    fences: Fences,
     /// Operations on memory, of both sides.
     one_sided: SessionOneSided,
-    /// Of these, fenced ones, and what they wait for.
-    fences: Fences,
 
     // Rendezvous.
     /// Messages that are pulled.

@@ -16,8 +16,11 @@ pub(crate) struct PeerEngine {
     place: Option<Box<SocketAddr>>,
     /// Its endpoints that are known.
     remotes: SessionRemotes,
+    /// Hellos to it have announced a window that is reserved for it.
     has_offer: bool,
+    /// It answers by the control lane although its owner makes no call.
     answers: bool,
+    /// It answers questions about processes of its host.
     answers_process_queries: bool,
 }
 

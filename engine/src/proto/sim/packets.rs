@@ -252,7 +252,7 @@ impl Net {
             self.transmit_path(number, PRIMARY);
         }
         let engine = &mut self.engines[number];
-        if !engine.paths.leave_to_stream(&engine.core, slot) {
+        if !engine.paths.uses_stream_now(&engine.core, slot) {
             return;
         }
         let mut bytes = Vec::new();

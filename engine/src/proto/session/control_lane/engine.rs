@@ -99,7 +99,7 @@ impl Session {
         let is_peer = self.is_connected() && self.keys.is_some() && !monitor.is_lost();
         let has_spoken = known.frames != self.segments.frames_received()
             || self.segments.questions().has_received();
-        let has_answered = has_spoken || paths.show_peer_since(first_ns);
+        let has_answered = has_spoken || paths.have_shown_peer_since(first_ns);
         (is_peer && !has_answered).then_some(first_ns)
     }
 

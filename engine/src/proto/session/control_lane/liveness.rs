@@ -115,7 +115,7 @@ impl Facts<'_> {
     ///
     /// RR-RAIL-8.
     pub(super) fn may_drop(&self, paths: &Paths) -> bool {
-        paths.outlast_lane_at_peer(self.is_initiator)
+        paths.can_outlast_lane_at_peer(self.is_initiator)
     }
 
     /// Returns how long before a silence was detected the peer's last packet arrived. Its paths are
@@ -145,11 +145,11 @@ impl LaneMonitor {
         paths: &Paths,
     ) -> Decision {
         let is_replaced = self.attempt_at().is_some();
-        if !paths.outlast_lane() && !is_replaced {
+        if !paths.can_outlast_lane() && !is_replaced {
             self.end_with(error, is_of_network, facts)
         } else if !is_of_network {
             self.suspect(error, facts)
-        } else if paths.reach_peer() {
+        } else if paths.can_reach_peer() {
             self.liveness.error = error.to_owned();
             Decision::DropLane
         } else {
@@ -232,7 +232,7 @@ impl LaneMonitor {
         paths: &mut Paths,
     ) -> Decision {
         let limit = facts.peer_timeout;
-        let has_another = facts.may_drop(paths) && paths.reach_peer();
+        let has_another = facts.may_drop(paths) && paths.can_reach_peer();
         // Networks may drop connections alone: data that needs one waits for another lane.
         let patience = patience(limit, facts.holds_long && has_another);
         let Some(silence) = self.silence.observe(facts.now_ns, owed, patience) else {

@@ -121,7 +121,7 @@ impl LaneMonitor {
         }
         match unfinished.observe(facts.now_ns, facts.peer_timeout) {
             Step::Ask if !is_replaceable => Decision::AskForAnswer,
-            Step::Overdue | Step::GiveUp if is_replaceable && paths.reach_peer() => {
+            Step::Overdue | Step::GiveUp if is_replaceable && paths.can_reach_peer() => {
                 Decision::DropLane
             }
             Step::Overdue | Step::GiveUp if is_replaceable => {

@@ -297,7 +297,7 @@ impl Cx<'_> {
         let is_put = matches!(header.kind, frame::KIND_PUT | frame::KIND_PUT_RTS);
         let data = data.filter(|_| is_put);
         let (key, offset, length) = (header.key.get(), header.offset.get(), header.length.get());
-        let regions = &mut self.shared.regions_mut();
+        let regions = self.shared.regions_mut();
         let granted = regions.check(from.id(), key, offset, length, request.access(), now_ns);
         let granted = granted.and_then(|granted| match data {
             Some(_) if !effects.can_report(target) => Err(Refusal::Busy),

@@ -107,7 +107,7 @@ impl Session {
 impl EnvelopeHeader {
     /// Lets a session take this message, whose turn it is and whose credit is charged. Returns what
     /// it has matched, if that is to be pulled.
-    fn take_by(
+    fn deliver_to(
         &self,
         session: &mut Session,
         cx: &mut Cx<'_>,
@@ -129,8 +129,9 @@ impl EnvelopeHeader {
 const OPERATIONS_ANSWERED_MAX: usize = 1 << 20;
 
 impl Core {
-    /// Handles one whole segment, received on any transport of a session. An error
-    /// means that the peer violated the protocol: fail the session.
+    /// Handles one whole segment, received on any transport of a session. An error means that the
+    /// peer violated the protocol, or, as [`FrameError::NoSession`], that this engine has a defect:
+    /// fail the session.
     ///
     /// RR-DGRAM-5, RR-SEG-1.
     #[inline(always)]
@@ -278,7 +279,7 @@ impl Core {
                         let received = &mut session.segments.received;
                         if received.admit(unexpected, number, envelope, bytes)? {
                             let taken =
-                                envelope.take_by(session, &mut cx, bytes, now_ns, effects)?;
+                                envelope.deliver_to(session, &mut cx, bytes, now_ns, effects)?;
                             self.pull_long(slot, taken, effects);
                             self.take_early_after(slot, number, now_ns, effects)?;
                         } else {
@@ -318,7 +319,7 @@ impl Core {
             number = held.frame;
             let Held { envelope, payload, payload_bytes, .. } = held;
             let bytes = &payload[..payload_bytes];
-            let taken = envelope.take_by(session, &mut cx, bytes, now_ns, effects);
+            let taken = envelope.deliver_to(session, &mut cx, bytes, now_ns, effects);
             cx.shared.unexpected.give_back(payload);
             self.pull_long(slot, taken?, effects);
         }

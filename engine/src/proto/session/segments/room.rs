@@ -298,7 +298,7 @@ impl Segments {
     #[inline]
     pub(super) fn close_open(&mut self) {
         let open = self.open.take();
-        let open = open.and_then(|open| Some((open.id, self.slots.at_mut(open.id)?)));
+        let open = open.and_then(|open| Some((open.id, self.slots.get_mut(open.id)?)));
         let Some((id, segment)) = open else { return };
         segment.place = Place::Ready;
         let queue = if segment.is_urgent { &mut self.urgent } else { &mut self.ready };
