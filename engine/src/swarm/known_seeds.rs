@@ -26,4 +26,7 @@ pub const KNOWN_SEEDS: &[(&str, &[u64])] = &[
     ("senders_pause_within_segments", &[30130432683032047]),
     // Links that fail for the whole run silence a session whose only transport is a stream.
     ("streams_are_silenced_by_failing_links", &[30130494574173163]),
+    // An acknowledgement was announced by a datagram that was lost, whose frames were sent again by
+    // a ring, without a header.
+    ("a_ring_takes_frames_of_lost_datagrams", &[30130300000011628]),
 ];

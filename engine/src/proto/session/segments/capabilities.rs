@@ -120,6 +120,11 @@ impl Session {
             cx.add_work(Work::Stage);
         }
         self.use_ring_for_pieces(&mut cx, ring.filter(|_| granted_by == PullMethod::Pieces));
+        if ring.is_some() && !planted!(ForgetAnnounced) {
+            // Datagrams may be lost that announced it, and a ring takes their frames without it.
+            self.segments.note_update_due();
+            cx.add_work(Work::Flush);
+        }
         if had_ring && ring.is_none() && !planted!(ForgetRing) {
             let is_intact = self.segments.slots.restore_kept(&mut cx.shared.pool, unread);
             self.segments.advance_base();

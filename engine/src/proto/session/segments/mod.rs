@@ -116,8 +116,8 @@ impl SegmentPool {
 pub(crate) struct Segments {
     /// Reasons to leave the fast paths.
     uncommon: Uncommon,
-    /// Credit was announced in a datagram that may be lost, and no later one repeats it, or an
-    /// acknowledgement has to be requested.
+    /// Credit or an acknowledgement was announced in a datagram that may be lost, and no later one
+    /// repeats it, or an acknowledgement has to be requested.
     update_due: bool,
     /// A user's send waits for a segment sent since the last acknowledgement request.
     ack_awaited: bool,
@@ -307,8 +307,8 @@ impl Segments {
         &self.protocol
     }
 
-    /// Notes that credit was announced in a datagram that may be lost, and no later one repeats it,
-    /// or that an acknowledgement has to be requested.
+    /// Notes that credit or an acknowledgement was announced in a datagram that may be lost, and no
+    /// later one repeats it, or that an acknowledgement has to be requested.
     fn note_update_due(&mut self) {
         self.update_due = true;
         self.uncommon.add(Uncommon::UPDATE);
