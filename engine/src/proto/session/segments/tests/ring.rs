@@ -16,6 +16,12 @@ fn net() -> Net {
     for engine in [0, 1] {
         assert!(change_ring(&mut net, engine, Some(7), &[]));
     }
+    // What was announced before.
+    for (from, to) in [(0, 1), (1, 0)] {
+        for entry in net.write_ring(from, to) {
+            net.read_ring(from, to, &entry);
+        }
+    }
     net
 }
 
@@ -54,6 +60,21 @@ fn acknowledge(net: &mut Net) -> Vec<RingEntry> {
 fn kept(core: &Core) -> (usize, u32) {
     let segments = &core.session(0).unwrap().segments;
     (segments.outstanding(), segments.acknowledged_before())
+}
+
+/// RR-SHM-8
+#[test]
+fn what_lost_datagrams_announced_is_announced_by_a_new_ring() {
+    let mut net = Net::new(2, &config(), ROOM, 1);
+    net.receive_of(flow(1), 300);
+    net.send(flow(1), 100, CompletionLevel::Delivery);
+    net.settle(20);
+    for ring in [7, 8] {
+        assert!(change_ring(&mut net, 1, Some(ring), &[]));
+        let entries = net.write_ring(1, 0);
+        assert!(matches!(&entries[..], [(None, _)]), "one segment with a header: {entries:?}");
+        assert!(change_ring(&mut net, 1, None, &[]));
+    }
 }
 
 /// RR-SHM-8
