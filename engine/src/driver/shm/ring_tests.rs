@@ -100,11 +100,6 @@ fn read(reader: &mut Reader, ring: &Plain, into: &mut [u8]) -> Option<(EntryKind
     Some((entry, all))
 }
 
-/// Lines of an entry of that many bytes.
-fn lines(entry: EntryKind, length: usize) -> usize {
-    lines_of_entry(entry, length)
-}
-
 #[derive(Clone, Debug)]
 enum Step {
     Write(usize),
@@ -142,11 +137,11 @@ proptest! {
                     prop_assert!(written.is_some());
                     let is_piece = entry == EntryKind::Piece;
                     if written == Some(true) {
-                        held_lines += lines(entry, length);
+                        held_lines += lines_of_entry(entry, length);
                         model.push_back((entry, datagram));
                         prop_assert!(!is_piece || held_lines < ROOM - RESERVED_LINES);
                     } else if !is_piece {
-                        prop_assert!(held_lines + lines(entry, length) + 1 > ROOM - PUBLISH_EVERY);
+                        prop_assert!(held_lines + lines_of_entry(entry, length) + 1 > ROOM - PUBLISH_EVERY);
                     }
                     prop_assert!(held_lines < ROOM);
                 }
@@ -156,7 +151,7 @@ proptest! {
                     let got = read(&mut reader, &ring, &mut into);
                     prop_assert_eq!(&got, &expected);
                     let Some(got) = got else { break };
-                    held_lines -= lines(got.0, got.1.len());
+                    held_lines -= lines_of_entry(got.0, got.1.len());
                     if matches!(step, Step::Read) {
                         break;
                     }
