@@ -131,18 +131,11 @@ impl PeerTable {
                 places.note_session(id.index() as u32, session.peer().locators());
             }
         }
-        let (slot, session) = {
-            let mut slots = slots_at(places.listening.as_deref()?, place);
-            loop {
-                let slot = slots.next()?;
-                places.note_look();
-                if let Some(session) = sessions.at_mut(slot as usize)
-                    && is_known(session)
-                {
-                    break (slot, session);
-                }
-            }
-        };
+        let slot = slots_at(places.listening.as_deref()?, place).find(|&slot| {
+            places.note_look();
+            sessions.at(slot as usize).is_some_and(is_known)
+        })?;
+        let session = sessions.at_mut(slot as usize)?;
         let remote = self.at(session.peer().remotes().index_of(FIRST));
         // A peer that was inserted by its own address stays that engine after a restart.
         let is_inserted = remote.is_some_and(|remote| remote.is_inserted);

@@ -100,8 +100,11 @@ impl Session {
         while is_ours
             && let Some(keys) = &self.keys
             && let Some(at) = self.rails.path_without_lane(&self.lanes, &cx.shared.lanes, now_ns)
-            && self.lanes.open(cx, keys, &self.rails, at, now_ns)
-        {}
+        {
+            if !self.lanes.open(cx, keys, &self.rails, at, now_ns) {
+                break;
+            }
+        }
     }
 
     /// Opens lanes of paths that have none, or requests them, since there is data to pull.
