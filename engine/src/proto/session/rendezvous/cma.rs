@@ -93,21 +93,21 @@ impl Core {
             "the first message is read"
         );
         let is_good = is_good || planted!(TakeUnread);
-        let is_over = self.shared.operations.with_pulled(operation, |_, pulling| {
+        let is_whole = self.shared.operations.with_pulled(operation, |_, pulling| {
             if is_good {
                 // Nothing is granted: data that a peer sends nevertheless is rejected.
                 pulling.note_arrived(length);
             } else {
                 (pulling.state, pulling.arrived) = (PullState::Granting, 0);
             }
-            !is_good || pulling.arrived == pulling.wanted
+            is_good && pulling.arrived == pulling.wanted
         });
-        if is_over {
+        if is_whole || !is_good {
             self.shared.rendezvous.readable.pop_front();
         }
-        if is_over && is_good {
+        if is_whole {
             self.finish_pull(operation, effects);
-        } else if is_over {
+        } else if !is_good {
             self.with_known(session, |it, mut cx| it.begin_pull(&mut cx, operation, None));
         }
     }
