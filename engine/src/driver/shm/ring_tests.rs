@@ -141,7 +141,8 @@ proptest! {
                         model.push_back((entry, datagram));
                         prop_assert!(!is_piece || held_lines < ROOM - RESERVED_LINES);
                     } else if !is_piece {
-                        prop_assert!(held_lines + lines_of_entry(entry, length) + 1 > ROOM - PUBLISH_EVERY);
+                        let needed = lines_of_entry(entry, length) + 1;
+                        prop_assert!(held_lines + needed > ROOM - PUBLISH_EVERY);
                     }
                     prop_assert!(held_lines < ROOM);
                 }
