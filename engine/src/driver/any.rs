@@ -76,12 +76,12 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         }
     }
 
-    /// See [`super::traits::DatagramIo::read_piece`].
+    /// See [`super::traits::DatagramIo::read_body`].
     #[inline]
-    pub(crate) fn read_piece(&mut self, into: &mut [u8]) {
+    pub(crate) fn read_body(&mut self, into: &mut [u8]) {
         match self.datagrams() {
-            Ok(datagrams) => datagrams.read_piece(into),
-            Err(driver) => driver.read_piece(into),
+            Ok(datagrams) => datagrams.read_body(into),
+            Err(driver) => driver.read_body(into),
         }
     }
 
@@ -90,6 +90,14 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         match self.datagrams() {
             Ok(datagrams) => datagrams.piece(),
             Err(driver) => driver.piece(),
+        }
+    }
+
+    /// See [`super::traits::DatagramIo::message`].
+    pub(crate) fn message(&mut self) -> &[u8] {
+        match self.datagrams() {
+            Ok(datagrams) => datagrams.message(),
+            Err(driver) => driver.message(),
         }
     }
 

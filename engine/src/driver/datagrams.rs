@@ -274,17 +274,22 @@ impl Datagrams {
         self.shm.as_mut().filter(|shm| shm.is_up())?.receive_entry(&mut self.counters)
     }
 
-    /// See [`crate::driver::traits::DatagramIo::read_piece`].
+    /// See [`crate::driver::traits::DatagramIo::read_body`].
     #[inline]
-    pub(super) fn read_piece(&mut self, into: &mut [u8]) {
+    pub(super) fn read_body(&mut self, into: &mut [u8]) {
         if let Some(shm) = &mut self.shm {
-            shm.read_piece(into, &mut self.counters);
+            shm.read_body(into, &mut self.counters);
         }
     }
 
     /// See [`crate::driver::traits::DatagramIo::piece`].
     pub(super) fn piece(&mut self) -> &[u8] {
         self.shm.as_mut().map_or(&[], |shm| shm.piece(&mut self.counters))
+    }
+
+    /// See [`crate::driver::traits::DatagramIo::message`].
+    pub(super) fn message(&mut self) -> &[u8] {
+        self.shm.as_mut().map_or(&[], |shm| shm.message(&mut self.counters))
     }
 
     /// See [`crate::driver::traits::DatagramIo::write_piece`].

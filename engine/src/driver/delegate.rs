@@ -120,8 +120,9 @@ macro_rules! delegate {
             # $to take_unread(&mut self, session: u64)
                 -> Option<Vec<crate::driver::traits::KeptFrames>>
         );
-        delegate!(# $to read_piece(&mut self, into: &mut [u8]));
+        delegate!(# $to read_body(&mut self, into: &mut [u8]));
         delegate!(# $to piece(&mut self) -> &[u8]);
+        delegate!(# $to message(&mut self) -> &[u8]);
         delegate!(
             # $to process_cookie(&self)
                 -> Option<std::sync::Arc<crate::driver::traits::ProcessCookie>>

@@ -410,14 +410,20 @@ pub(crate) trait DatagramIo {
         None
     }
 
-    /// Copies the bytes of the piece returned last to their destination, once. This makes room in
-    /// the ring.
-    fn read_piece(&mut self, into: &mut [u8]) {
+    /// Copies the bytes of the piece returned last, or those of the message behind its first ones,
+    /// to their destination, which has their length; once. This makes room in the ring.
+    fn read_body(&mut self, into: &mut [u8]) {
         let _ = into;
     }
 
     /// The same, for bytes that have no contiguous destination: valid until the next call.
     fn piece(&mut self) -> &[u8] {
+        &[]
+    }
+
+    /// Returns all bytes of the message returned last: valid until the next call. In place of
+    /// [`Self::read_body`].
+    fn message(&mut self) -> &[u8] {
         &[]
     }
 

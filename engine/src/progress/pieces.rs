@@ -37,7 +37,7 @@ impl Engine {
         };
         let offset = piece.offset as usize;
         match state.completions.room_for(piece.operation, offset, length) {
-            Some(room) => self.driver.read_piece(room),
+            Some(room) => self.driver.read_body(room),
             None => state.completions.place(piece.operation, offset, self.driver.piece()),
         }
         state.core.note_piece(piece, length, &mut state.completions);

@@ -33,6 +33,12 @@ pub(crate) struct KeptFrames {
 /// Bytes that an entry of a ring in shared memory may have to take one cache line.
 pub(crate) const RING_SHORT_BYTES: usize = 56;
 
+/// First bytes of a longer entry with frames, which are in its first line: the header of a message,
+/// whose payload begins with the next line.
+pub(crate) const RING_HEAD_BYTES: usize = 32;
+
+const _: () = assert!(RING_HEAD_BYTES == super::eager::EAGER_HEADER_BYTES);
+
 /// What is to be written into a ring in shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RingBytes<'a> {

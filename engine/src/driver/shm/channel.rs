@@ -192,8 +192,8 @@ impl Channel {
         self.backlog.pop();
     }
 
-    /// Copies the next entry to the start of `into`; returns its kind and length. Of a piece only
-    /// the header is copied.
+    /// Copies the next entry to the start of `into`; returns its kind and length. Of a piece and of
+    /// long frames only the first line is copied, as [`Reader::read`] does.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -222,12 +222,12 @@ impl Channel {
         wakes
     }
 
-    /// Copies the bytes of the piece received last. Returns whether this woke the peer, which
-    /// waited for room.
+    /// Copies the rest of the entry received last. Returns whether this woke the peer, which waited
+    /// for room.
     #[inline]
-    pub(super) fn read_piece(&mut self, into: &mut [u8]) -> bool {
+    pub(super) fn read_body(&mut self, into: &mut [u8]) -> bool {
         let reported_tail = self.reported_tail();
-        self.reader.read_piece(&self.rings.ring(1 - self.writes), into);
+        self.reader.read_body(&self.rings.ring(1 - self.writes), into);
         self.reported_tail() != reported_tail && self.wake_writer()
     }
 

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use zerocopy::FromBytes;
 
 use super::Shm;
-use super::ring::{EntryKind, RingViolation};
+use super::ring::{BODY_BYTES_MIN, EntryKind, RingViolation};
 use crate::driver::traits::{DriverCounters, PieceHeader, RingEntry};
-use crate::wire::frame_range::FrameRange;
+use crate::wire::frame_range::{FrameRange, RING_HEAD_BYTES};
 use crate::wire::packet;
 
 /// An entry received from a ring.
@@ -37,6 +37,13 @@ impl Shm {
                 Some((session, RingEntry::Segment(&self.datagram[..length])))
             }
             ReceivedEntry::Frames(session, range, length) => {
+                if length >= BODY_BYTES_MIN {
+                    if range.count == 1 {
+                        let head = self.datagram.first_chunk()?;
+                        return Some((session, RingEntry::Message(range, head, length)));
+                    }
+                    self.read_rest(counters);
+                }
                 Some((session, RingEntry::Frames(range, &self.datagram[..length])))
             }
             ReceivedEntry::Piece(session, length) => {
@@ -47,11 +54,11 @@ impl Shm {
         }
     }
 
-    /// Copies the bytes of the piece received last.
+    /// Copies the rest of the piece, or of the frames, received last.
     #[inline]
-    pub(in crate::driver) fn read_piece(&mut self, into: &mut [u8], counters: &mut DriverCounters) {
-        if let Some(Some(channel)) = self.channels.get_mut(self.piece.0 as usize) {
-            let wakes = u64::from(channel.read_piece(into));
+    pub(in crate::driver) fn read_body(&mut self, into: &mut [u8], counters: &mut DriverCounters) {
+        if let Some(Some(channel)) = self.channels.get_mut(self.body.0 as usize) {
+            let wakes = u64::from(channel.read_body(into));
             self.figures.wakes += wakes;
             counters.syscalls += wakes;
         }
@@ -60,9 +67,22 @@ impl Shm {
     /// The same, copied to an internal buffer.
     pub(in crate::driver) fn piece(&mut self, counters: &mut DriverCounters) -> &[u8] {
         let mut room = std::mem::take(&mut self.datagram);
-        self.read_piece(&mut room[..self.piece.1], counters);
+        self.read_body(&mut room[..self.body.1], counters);
         self.datagram = room;
-        &self.datagram[..self.piece.1]
+        &self.datagram[..self.body.1]
+    }
+
+    /// All bytes of the message received last.
+    pub(in crate::driver) fn message(&mut self, counters: &mut DriverCounters) -> &[u8] {
+        self.read_rest(counters);
+        &self.datagram[..RING_HEAD_BYTES + self.body.1]
+    }
+
+    /// Copies the rest of the frames received last behind their first bytes.
+    fn read_rest(&mut self, counters: &mut DriverCounters) {
+        let mut datagram = std::mem::take(&mut self.datagram);
+        self.read_body(&mut datagram[RING_HEAD_BYTES..][..self.body.1], counters);
+        self.datagram = datagram;
     }
 
     /// The source of the packet that [`Self::receive_entry`] found instead of an entry;
@@ -89,6 +109,9 @@ impl Shm {
         }
         match received {
             Ok(Some((EntryKind::Frames(range), length))) => {
+                if length >= BODY_BYTES_MIN {
+                    self.body = (index, length - RING_HEAD_BYTES);
+                }
                 self.figures.received += 1;
                 counters.datagrams_received += 1;
                 Some(ReceivedEntry::Frames(channel.session, range, length))
@@ -114,7 +137,7 @@ impl Shm {
                 Some(ReceivedEntry::Segment(channel.session, length))
             }
             Ok(Some((EntryKind::Piece, length))) => {
-                self.piece = (index, length);
+                self.body = (index, length);
                 self.figures.pieces_received += 1;
                 self.figures.piece_bytes_received += length as u64;
                 Some(ReceivedEntry::Piece(channel.session, length))

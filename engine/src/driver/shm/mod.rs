@@ -145,8 +145,9 @@ pub(super) struct Shm {
     datagram: Box<[u8]>,
     /// Length of the packet received last.
     length: usize,
-    /// Channel and length of the piece received last.
-    piece: (u32, usize),
+    /// The channel, and the number of bytes that [`Self::read_body`] copies: of the entry received
+    /// last that was not copied whole.
+    body: (u32, usize),
     /// The source of the packet received last, if it was not taken yet.
     untaken: Option<SocketAddr>,
     /// The kernel reported events of sockets.
@@ -209,7 +210,7 @@ impl Shm {
             behind: Vec::new(),
             datagram: vec![0; DATAGRAM_MAX].into(),
             length: 0,
-            piece: (u32::MAX, 0),
+            body: (u32::MAX, 0),
             untaken: None,
             has_socket_events: false,
             has_retries: false,

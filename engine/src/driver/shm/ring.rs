@@ -18,7 +18,8 @@
 //!
 //! A piece of a message has its header in its first line and its bytes from the next line on, and
 //! so has a message of more than 24 bytes: they are copied from the sender's memory into the ring,
-//! and from there to their destination.
+//! and from there to their destination. Of a long message the reader copies the header first, and
+//! decides by it where the payload is copied to.
 //!
 //! Frames stay in the ring until its reader has taken them: if the ring ends before, their writer
 //! reads them back ([`Writer::unread`]), to send them again by another transport.
@@ -31,7 +32,7 @@ use std::sync::atomic::Ordering;
 
 use super::entry::EntryWord;
 pub(crate) use super::entry::{EntryKind, RingViolation};
-use crate::wire::frame_range::{KeptFrames, RING_SHORT_BYTES, RingBytes};
+use crate::wire::frame_range::{KeptFrames, RING_HEAD_BYTES, RING_SHORT_BYTES, RingBytes};
 
 /// Bytes of a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
@@ -41,6 +42,9 @@ pub(crate) const LINES: usize = 512;
 pub(crate) const RING_BYTES: usize = LINES * LINE_BYTES;
 /// Longest packet or segment, in bytes.
 pub(crate) const DATAGRAM_MAX: usize = 12 * 1024;
+/// Shortest frames of which [`Reader::read`] copies the first line alone, so that the payload of a
+/// message is copied once, to its destination; shorter ones are copied sooner than that is decided.
+pub(crate) const BODY_BYTES_MIN: usize = 1024;
 /// Bytes of a piece's header.
 pub(crate) const HEADER_BYTES: usize = 24;
 /// Longest piece of a message, in bytes: two fit into the ring while the reader copies a third.
@@ -70,6 +74,7 @@ const _: () = assert!(
     "a piece fits although the last lines read were not published"
 );
 const _: () = assert!(RING_SHORT_BYTES == LINE_BYTES - WORD_BYTES);
+const _: () = assert!(BODY_BYTES_MIN > RING_SHORT_BYTES, "the payload begins with a line");
 const _: () = assert!(HEADER_BYTES.is_multiple_of(WORD_BYTES) && HEADER_BYTES < LINE_BYTES);
 const _: () = assert!(
     lines_of(DATAGRAM_MAX) < ROOM - PUBLISH_EVERY,
@@ -130,7 +135,7 @@ const fn lines_of_entry(entry: EntryKind, length: usize) -> usize {
 #[inline(always)]
 const fn offset_in_line(entry: EntryKind, length: usize) -> usize {
     match entry {
-        EntryKind::Frames(_) if length > RING_SHORT_BYTES => LINE_BYTES / 2,
+        EntryKind::Frames(_) if length > RING_SHORT_BYTES => LINE_BYTES - RING_HEAD_BYTES,
         _ => WORD_BYTES,
     }
 }
@@ -430,7 +435,9 @@ impl Reader {
 
     /// Copies the next datagram into the first of `into`, which has room for [`DATAGRAM_MAX`]
     /// bytes, and returns its kind and length; `None`: none is there. Of a piece that is its
-    /// header; [`Self::read_piece`] has the rest, until the next call.
+    /// header, and the length of its bytes is returned; of frames of [`BODY_BYTES_MIN`] and more
+    /// these are the first [`RING_HEAD_BYTES`]. [`Self::read_body`] has the rest, and must be
+    /// called before the next call.
     ///
     /// RR-SHM-5.
     #[inline]
@@ -462,22 +469,29 @@ impl Reader {
         into: &mut [u8],
     ) -> Result<(EntryKind, usize), RingViolation> {
         let (entry, length) = word.parse()?;
-        let copied = if entry == EntryKind::Piece { HEADER_BYTES } else { length };
+        let copied = match entry {
+            EntryKind::Piece => HEADER_BYTES,
+            EntryKind::Frames(_) if length >= BODY_BYTES_MIN => RING_HEAD_BYTES,
+            _ => length,
+        };
         let Some(into) = into.get_mut(..copied) else { return Err(RingViolation) };
         read_at(ring, self.at.line * LINE_BYTES + offset_in_line(entry, length), into);
         self.at = self.at.after(lines_of_entry(entry, length));
-        if entry == EntryKind::Piece {
-            // The position is published when the bytes have been read.
-            return Ok((entry, length - HEADER_BYTES));
+        if copied == length {
+            self.publish_tail(ring);
         }
-        self.publish_tail(ring);
-        Ok((entry, length))
+        // Otherwise the position is published when the rest has been read.
+        match entry {
+            EntryKind::Piece => Ok((entry, length - HEADER_BYTES)),
+            _ => Ok((entry, length)),
+        }
     }
 
-    /// Copies the bytes of the piece whose header [`Self::read`] has just returned.
+    /// Copies the rest of an entry of which [`Self::read`] has just returned the first line; it
+    /// begins with the next one. `into` has its length.
     #[inline]
-    pub(crate) fn read_piece(&mut self, ring: &impl Lines, into: &mut [u8]) {
-        debug_assert!(into.len() <= PIECE_BYTES_MAX);
+    pub(crate) fn read_body(&mut self, ring: &impl Lines, into: &mut [u8]) {
+        debug_assert!(into.len() <= DATAGRAM_MAX);
         let body = self.at.before(into.len().div_ceil(LINE_BYTES)) * LINE_BYTES;
         read_at(ring, body, into);
         self.publish_tail(ring);

@@ -91,13 +91,25 @@ fn write(writer: &mut Writer, ring: &Plain, entry: EntryKind, payload: &[u8]) ->
 /// Reads an entry.
 fn read(reader: &mut Reader, ring: &Plain, into: &mut [u8]) -> Option<(EntryKind, Vec<u8>)> {
     let (entry, length) = reader.read(ring, into).unwrap()?;
-    if entry != EntryKind::Piece {
+    let Some((head, rest)) = first_read(entry, length) else {
         return Some((entry, into[..length].to_vec()));
-    }
-    let mut all = into[..HEADER_BYTES].to_vec();
-    reader.read_piece(ring, &mut into[..length]);
-    all.extend_from_slice(&into[..length]);
+    };
+    let mut all = into[..head].to_vec();
+    reader.read_body(ring, &mut into[..rest]);
+    all.extend_from_slice(&into[..rest]);
     Some((entry, all))
+}
+
+/// Returns how many bytes of an entry are read first, and how many are left, if there are two
+/// reads.
+fn first_read(entry: EntryKind, length: usize) -> Option<(usize, usize)> {
+    match entry {
+        EntryKind::Piece => Some((HEADER_BYTES, length)),
+        EntryKind::Frames(_) if length >= BODY_BYTES_MIN => {
+            Some((RING_HEAD_BYTES, length - RING_HEAD_BYTES))
+        }
+        _ => None,
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -226,8 +238,8 @@ proptest! {
                             Ok(None) => break,
                             Ok(Some((entry, length))) => {
                                 prop_assert!(length <= DATAGRAM_MAX);
-                                if entry == EntryKind::Piece {
-                                    side.read_piece(&ring, &mut into[..length]);
+                                if let Some((_, rest)) = first_read(entry, length) {
+                                    side.read_body(&ring, &mut into[..rest]);
                                 }
                             }
                             Err(RingViolation) => reader = None,

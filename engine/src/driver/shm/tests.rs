@@ -13,7 +13,7 @@ use super::local_peers::{EXCHANGE_LIMIT, EXCHANGES_MAX};
 use super::ring_pair::{RING_PAIR_BYTES, RingPair};
 use super::*;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, RingEntry};
-use crate::wire::frame_range::{FrameRange, RING_SHORT_BYTES, RingBytes};
+use crate::wire::frame_range::{FrameRange, RING_HEAD_BYTES, RING_SHORT_BYTES, RingBytes};
 use crate::wire::local_peer::{
     KIND_ADMITTED, KIND_CHALLENGE, KIND_JOIN, KIND_LOCAL_HELLO, KIND_MEMORY, KIND_READY,
     LocalPeerMessage, SIGNAL_POLL,
@@ -97,8 +97,12 @@ pub(super) fn segment(shm: &mut Shm) -> Option<(u64, Vec<u8>)> {
 
 /// The next frames of a segment without its header.
 fn frames(shm: &mut Shm) -> Option<KeptFrames> {
-    match shm.receive_entry(&mut DriverCounters::default())? {
+    let mut counters = DriverCounters::default();
+    match shm.receive_entry(&mut counters)? {
         (5, RingEntry::Frames(range, bytes)) => Some(KeptFrames { range, bytes: bytes.to_vec() }),
+        (5, RingEntry::Message(range, ..)) => {
+            Some(KeptFrames { range, bytes: shm.message(&mut counters).to_vec() })
+        }
         (_, entry) => panic!("{entry:?}"),
     }
 }
@@ -122,6 +126,40 @@ fn write_frames(shm: &mut Shm, most: u32) -> Vec<KeptFrames> {
         written.push(KeptFrames { range, bytes });
     }
     written
+}
+
+/// RR-SHM-5
+#[test]
+fn long_message_is_copied_once_and_makes_room_when_it_is() {
+    let mut counters = DriverCounters::default();
+    let mut both = shared(5);
+    let [ours, theirs] = &mut both;
+    let (head, payload) = ([9; RING_HEAD_BYTES], [7; 6000]);
+    for (number, length) in [992, 1000, 6000].into_iter().cycle().take(60).enumerate() {
+        let range = FrameRange { first: number as u32, count: 1 };
+        let bytes = RingBytes::Parts([&head, &payload[..length]]);
+        let segment = RingSegment { frames: Some(range), bytes, is_last: true };
+        assert!(ours.write_segment(ours.ring_name(5), segment, &mut counters), "{number}");
+        match theirs.receive_entry(&mut counters) {
+            Some((5, RingEntry::Message(got, first, whole))) => {
+                assert_eq!((got, *first, whole), (range, head, RING_HEAD_BYTES + length));
+            }
+            other => panic!("{other:?}"),
+        }
+        if number % 2 == 0 {
+            let mut room = vec![0; length];
+            theirs.read_body(&mut room, &mut counters);
+            assert_eq!(room, payload[..length]);
+        } else {
+            assert_eq!(theirs.message(&mut counters), [&head, &payload[..length]].concat());
+        }
+    }
+    let several = FrameRange { first: 60, count: 2 };
+    let bytes = RingBytes::Parts([&payload, &[]]);
+    let segment = RingSegment { frames: Some(several), bytes, is_last: true };
+    assert!(ours.write_segment(ours.ring_name(5), segment, &mut counters));
+    let read = frames(theirs).expect("it was written");
+    assert_eq!((read.range, &read.bytes[..]), (several, &payload[..]));
 }
 
 /// The number of the ring gained or lost.
@@ -253,7 +291,7 @@ fn pieces_keep_order_and_leave_room_for_segments() {
                 match due % 3 {
                     0 => {
                         let mut into = vec![0; length];
-                        theirs.read_piece(&mut into, &mut counters);
+                        theirs.read_body(&mut into, &mut counters);
                         assert_eq!(into, bytes_of(due, length));
                     }
                     1 => assert_eq!(theirs.piece(&mut counters), bytes_of(due, length)),

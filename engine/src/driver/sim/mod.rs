@@ -47,7 +47,7 @@ use crate::driver::traits::{
     RingSegment,
 };
 use crate::memory::Shape;
-use crate::wire::frame_range::RingBytes;
+use crate::wire::frame_range::{RING_HEAD_BYTES, RING_SHORT_BYTES, RingBytes};
 use crate::wire::packet;
 
 /// The network shared by all drivers of one world.
@@ -71,6 +71,8 @@ pub(crate) struct SimDriver {
     cookie: Option<Arc<ProcessCookie>>,
     /// The segment read last, or the bytes of the piece.
     segment: Vec<u8>,
+    /// Where the bytes begin in it that [`DatagramIo::read_body`] copies.
+    body_at: usize,
     /// The header of the piece.
     header: PieceHeader,
     /// A packet that was read instead, and its source.
@@ -91,6 +93,7 @@ impl SimDriver {
             has_local_peers: false,
             cookie: None,
             segment: Vec::new(),
+            body_at: 0,
             header: PieceHeader::new_zeroed(),
             untaken: None,
         }
@@ -417,10 +420,18 @@ impl DatagramIo for SimDriver {
             }
             ReadEntry::Frames(session, range, bytes) => {
                 self.segment = bytes;
+                let length = self.segment.len();
+                if range.count == 1
+                    && length > RING_SHORT_BYTES
+                    && let Some(head) = self.segment.first_chunk()
+                {
+                    self.body_at = RING_HEAD_BYTES;
+                    return Some((session, RingEntry::Message(range, head, length)));
+                }
                 Some((session, RingEntry::Frames(range, &self.segment)))
             }
             ReadEntry::Piece(session, header, bytes) => {
-                (self.header, self.segment) = (header, bytes);
+                (self.header, self.segment, self.body_at) = (header, bytes, 0);
                 Some((session, RingEntry::Piece(&self.header, self.segment.len())))
             }
             ReadEntry::Packet(from, bytes) => {
@@ -430,8 +441,12 @@ impl DatagramIo for SimDriver {
         }
     }
 
-    fn read_piece(&mut self, into: &mut [u8]) {
-        into.copy_from_slice(&self.segment);
+    fn read_body(&mut self, into: &mut [u8]) {
+        into.copy_from_slice(&self.segment[self.body_at..]);
+    }
+
+    fn message(&mut self) -> &[u8] {
+        &self.segment
     }
 
     fn piece(&mut self) -> &[u8] {

@@ -4,6 +4,7 @@ use super::super::counters::CounterEvents;
 use super::super::held::MemoryGuard;
 use super::super::post::Memory;
 use super::{CompletionRoute, CompletionSlot, Completions, EntryQueue, Posting, span_of};
+use crate::memory::copy_bytes_to;
 use crate::memory::{Buffer, Shape};
 use crate::proto::effects::{Arrival, Effects, Ended, RemoteName};
 use crate::proto::regions::{Access, Refusal};
@@ -186,7 +187,10 @@ impl Effects for Completions {
 
     #[inline(always)]
     fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
-        if !self.deliver_plain(operation, bytes, &arrival) {
+        // SAFETY: the destination is valid for writes of so many bytes, and exclusive, so that
+        // `bytes` are elsewhere.
+        let copy = |to| unsafe { copy_bytes_to(to, bytes) };
+        if !self.deliver_plain(operation, bytes.len(), &arrival, copy) {
             // A copy, so that the fields of other arrivals stay in registers.
             self.deliver_general(operation, bytes, &Arrival { ..arrival });
         }
@@ -227,7 +231,12 @@ impl Effects for Completions {
 
 impl Completions {
     #[inline(never)]
-    fn deliver_general(&mut self, operation: Id, bytes: &[u8], arrival: &Arrival) {
+    pub(in crate::progress) fn deliver_general(
+        &mut self,
+        operation: Id,
+        bytes: &[u8],
+        arrival: &Arrival,
+    ) {
         self.make_general(operation);
         self.place(operation, 0, bytes);
         self.complete(operation, Ended::Received(*arrival));

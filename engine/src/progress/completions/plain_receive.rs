@@ -5,7 +5,7 @@
 //! completion is not a plain one, or its queue closes.
 
 use super::{Completions, PostedTo, Posting, class_of};
-use crate::memory::{Buffer, Shape, Span, copy_bytes_to};
+use crate::memory::{Buffer, Shape, Span};
 use crate::progress::counters::{CounterEvents, UNCOUNTED};
 use crate::progress::post::Memory;
 use crate::proto::effects::Arrival;
@@ -201,12 +201,34 @@ impl Completions {
         }
     }
 
-    /// Completes receive `id` with a whole message, of which `bytes` fit. `false`: it is no plain
-    /// one, or does not end as one, and nothing was delivered.
+    /// Completes receive `id` with a whole message, whose bytes `read` copies. `false`: it is no
+    /// plain one, or does not end as one, and nothing was delivered.
+    #[inline]
+    pub(in crate::progress) fn deliver_in_place(
+        &mut self,
+        id: Id,
+        arrival: &Arrival,
+        read: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let count = arrival.length as usize;
+        // SAFETY: `to` is valid for writes of `count` bytes, and exclusive.
+        let copy = |to| read(unsafe { std::slice::from_raw_parts_mut(to, count) });
+        self.deliver_plain(id, count, arrival, copy)
+    }
+
+    /// Completes receive `id` with a whole message, of which `count` bytes fit. `copy` gets their
+    /// destination, which is valid for writes of so many bytes, and exclusive. `false`: it is no
+    /// plain one, or does not end as one, and nothing was delivered.
     #[inline(always)]
-    pub(super) fn deliver_plain(&mut self, id: Id, bytes: &[u8], arrival: &Arrival) -> bool {
+    pub(super) fn deliver_plain(
+        &mut self,
+        id: Id,
+        count: usize,
+        arrival: &Arrival,
+        copy: impl FnOnce(*mut u8),
+    ) -> bool {
         let Some(receive) = self.plain_receives.get_mut(id.index()) else { return false };
-        let (count, length) = (bytes.len(), arrival.length as usize);
+        let length = arrival.length as usize;
         debug_assert!(count <= length, "bytes are of the message");
         let is_plain = receive.waiting == Waiting::Reported
             && arrival.data.is_none()
@@ -216,11 +238,10 @@ impl Completions {
         if !is_plain {
             return false;
         }
+        // The receive owns its buffer, or its poster guarantees that the memory is valid and
+        // exclusive, until the operation ends; it is not shorter than the message.
         let to = receive.memory.span.ptr;
-        // SAFETY: the receive owns its buffer, or its poster guarantees that the memory is valid
-        // and exclusive, until the operation ends, so that `bytes` are elsewhere; it is not shorter
-        // than they are.
-        self.copies.run(count, || unsafe { copy_bytes_to(to, bytes) });
+        self.copies.run(count, || copy(to));
         receive.waiting = Waiting::Not;
         self.copied_bytes += count as u64;
         self.finished += 1;

@@ -12,7 +12,7 @@ use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry, RingName, RingS
 use crate::proto::core::Core;
 use crate::proto::failure::PeerFailure;
 use crate::proto::session::control_lane::LaneEvent;
-use crate::wire::frame_range::RingBytes;
+use crate::wire::frame_range::{FrameRange, RING_HEAD_BYTES, RingBytes};
 
 /// Bytes read from rings in one turn, plus the segment that exceeds them. A ring holds hundreds of
 /// messages; if it delivers more at once than there are receives, a receiver keeps most as
@@ -166,6 +166,18 @@ impl Engine {
         let (name, segment) = match self.driver.recv_from_ring()? {
             (name, RingEntry::Frames(range, bytes)) => (name, (Some(range), bytes)),
             (name, RingEntry::Segment(bytes)) => (name, (None, bytes)),
+            (name, RingEntry::Message(range, &head, length)) => {
+                let message = (range, &head, length);
+                match self.state.take_in_place(&mut self.driver, name, message) {
+                    Ok(true) => return Some(length),
+                    Ok(false) => (name, (Some(range), self.driver.message())),
+                    Err((session, failure)) => {
+                        self.driver.message();
+                        self.give_up(session, failure);
+                        return Some(length);
+                    }
+                }
+            }
             (name, RingEntry::Piece(&header, length)) => {
                 self.take_piece(name, &header, length);
                 return Some(length / PIECE_SHARE);
@@ -180,5 +192,31 @@ impl Engine {
             Err((session, failure)) => self.give_up(session, failure),
         }
         Some(length)
+    }
+}
+
+impl EngineState {
+    /// Copies a message of `length` bytes with its header, which begins with `head`, from its ring to
+    /// the memory of its receive. `false`: none is posted that it can complete at once, and nothing
+    /// has changed.
+    #[inline(never)]
+    fn take_in_place(
+        &mut self,
+        driver: &mut AnyDriver,
+        name: u64,
+        (range, head, length): (FrameRange, &[u8; RING_HEAD_BYTES], usize),
+    ) -> Result<bool, (u32, PeerFailure)> {
+        let at = (name, self.now_ns);
+        let Self { core, paths, completions, .. } = self;
+        match paths.match_in_ring(core, at, (range, head, length))? {
+            None => Ok(false),
+            Some((id, fits, arrival)) => {
+                if !completions.deliver_in_place(id, &arrival, |room| driver.read_body(room)) {
+                    let payload = &driver.message()[RING_HEAD_BYTES..][..fits];
+                    completions.deliver_general(id, payload, &arrival);
+                }
+                Ok(true)
+            }
+        }
     }
 }

@@ -3,12 +3,13 @@
 //! Lookups that the general path repeats at each step are done once here; all other frames are left
 //! to the general path. Both paths have the same effects.
 
-use zerocopy::FromBytes;
 use zerocopy::little_endian::U16;
+use zerocopy::{FromBytes, transmute_ref};
 
+use super::transport::Transport;
 use super::uncommon::Uncommon;
 use crate::proto::context::{Cx, SharedState};
-use crate::proto::core::{Action, REQUESTS};
+use crate::proto::core::{Action, Core, REQUESTS};
 use crate::proto::effects::{Arrival, Effects};
 use crate::proto::matching::{MatchEnvelope, Matcher};
 use crate::proto::ready::Work;
@@ -18,9 +19,10 @@ use crate::proto::session::Session;
 use crate::proto::table::Id;
 use crate::proto::unexpected::{Kind, Waiting};
 use crate::wire::FrameRange;
-use crate::wire::eager::FLAG_DATA;
+use crate::wire::eager::{EAGER_HEADER_BYTES, FLAG_DATA};
+use crate::wire::frame_range::RING_HEAD_BYTES;
 use crate::wire::one_sided::OneSided;
-use crate::wire::{EAGER_BYTES_MAX, Eager, frame};
+use crate::wire::{EAGER_BYTES_MAX, Eager, FrameError, frame};
 
 /// Frames taken off the front of a segment's body.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -45,6 +47,70 @@ struct Ends<'a> {
     remote: u32,
     peer: Id,
     matcher: &'a mut Matcher,
+}
+
+/// Returns whether this is a message that requests no report, within what is left of the credit.
+#[inline(always)]
+fn is_plain(header: &Eager, (envelopes_left, bytes_left): (u32, u32)) -> bool {
+    let length = header.length.get();
+    header.kind == frame::KIND_EAGER
+        && header.operation.get() == 0
+        && length as usize <= EAGER_BYTES_MAX
+        && envelopes_left > 0
+        && bytes_left >= length
+}
+
+impl Core {
+    /// Matches a message that a ring contains, as [`PathTable::match_in_ring`] does: if it is the
+    /// next frame, has no remote data, requests no report, and nothing is due to its sender.
+    ///
+    /// RR-DGRAM-1, RR-DGRAM-4, RR-CREDIT-1, RR-MATCH-3.
+    ///
+    /// [`PathTable::match_in_ring`]: crate::proto::paths::PathTable::match_in_ring
+    #[inline]
+    pub(crate) fn match_in_ring(
+        &mut self,
+        slot: u32,
+        (range, head, length): (FrameRange, &[u8; RING_HEAD_BYTES], usize),
+        now_ns: u64,
+    ) -> Result<Option<(Id, usize, Arrival)>, FrameError> {
+        let (session, mut cx) = self.enter_receiving(slot)?;
+        let header: &Eager = transmute_ref!(head);
+        let payload = header.length.get();
+        let is_fast = shortcut!("a message copied from its ring")
+            && session.is_connected()
+            && session.is_free_of(Uncommon::EARLY)
+            && !session.has_replies_due();
+        let received = &session.segments.received;
+        let is_next = is_fast
+            && received.expected() == range.first
+            && is_plain(header, received.credits().left())
+            && header.flags & FLAG_DATA == 0
+            && payload as usize + EAGER_HEADER_BYTES == length;
+        let source = session.peer.remotes().index_of(header.source_endpoint.get());
+        let target = header.target_endpoint.get();
+        let SharedState { peers, endpoints, operations, counters, .. } = &mut *cx.shared;
+        let ends = peers.id_at(source).zip(endpoints.get_mut(target));
+        let context = context_of(header.context.get(), header.flags);
+        let tag = header.tag.get();
+        let envelope = MatchEnvelope { source, context, tag };
+        let matched = ends.filter(|_| is_next).and_then(|(peer, matcher)| {
+            // A receive of several messages is left to the general path.
+            let (id, capacity) = matcher.take_whole(&mut operations.slots, &envelope).flatten()?;
+            Some((peer, id, capacity))
+        });
+        let Some((peer, id, capacity)) = matched else { return Ok(None) };
+        counters.segments_received += 1;
+        counters.frames_received += 1;
+        let received = &mut session.segments.received;
+        received.credits_mut().pass(1, payload);
+        received.note_next_frames(1, now_ns);
+        session.segments.note_segment_from(&mut cx, Transport::Ring, (range, length), now_ns);
+        session.segments.flush_update(&mut cx);
+        let length = u64::from(payload);
+        let arrival = Arrival { peer, context, tag, length, data: None };
+        Ok(Some((id, capacity.min(length) as usize, arrival)))
+    }
 }
 
 impl Session {
@@ -77,12 +143,7 @@ impl Session {
         let mut left = body;
         while let Ok((header, rest)) = Eager::ref_from_prefix(left) {
             let length = header.length.get() as usize;
-            let is_plain = header.kind == frame::KIND_EAGER
-                && header.operation.get() == 0
-                && length <= EAGER_BYTES_MAX
-                && envelopes_left > 0
-                && bytes_left >= length as u32;
-            if !is_plain {
+            if !is_plain(header, (envelopes_left, bytes_left)) {
                 break;
             }
             let (data, rest) = match header.flags & FLAG_DATA {

@@ -62,7 +62,7 @@ impl Segments {
 
     /// Sends what the peer waits for with the next segment, or alone.
     #[inline(always)]
-    fn flush_update(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn flush_update(&mut self, cx: &mut Cx<'_>) {
         if self.is_established() && self.has_update() {
             cx.add_work(Work::Flush);
         }
@@ -99,7 +99,7 @@ impl Session {
 
     /// Returns whether the peer has left, or frames need replies.
     #[inline(always)]
-    fn has_replies_due(&mut self) -> bool {
+    pub(super) fn has_replies_due(&mut self) -> bool {
         !self.is_free_of(Uncommon::REPLIES) || self.one_sided.has_flushes()
     }
 }
