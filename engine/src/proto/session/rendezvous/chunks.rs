@@ -12,7 +12,7 @@ use crate::proto::operation::{NO_REMOTE, OperationState};
 use crate::proto::ready::Work;
 use crate::proto::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
-use crate::wire::{CHUNK_BYTES_MAX, FrameError, Grant};
+use crate::wire::{CHUNK_BYTES_MAX, FrameError, Grant, GrantOver};
 
 /// Consecutive corrupted chunks of a message before the session fails: that indicates a defect, not
 /// chance.
@@ -230,8 +230,9 @@ impl Session {
             return Ok(());
         };
         let Some((_, message, _)) = cx.shared.operations.serving(cx.slot, id) else {
+            let over = GrantOver::Lane { lane: bulk.number(), chunk: grant.chunk() };
             bulk.refuse();
-            self.refuse_grant(cx, grant.over(), grant.receive_operation.get());
+            self.refuse_grant(cx, over, grant.receive_operation.get());
             cx.act(Action::CloseLane { lane, is_failure: true });
             return Ok(());
         };
@@ -241,11 +242,12 @@ impl Session {
             receive_operation: grant.receive_operation.get(),
             offset: grant.offset.get(),
             length: grant.length.get(),
-            chunk: grant.chunk.get(),
+            chunk: grant.chunk(),
         })?;
+        let number = bulk.number();
         self.segments.eager_limit_mut().follow(grant.eager_class);
         let are_reordered = self.segments.has_datagrams();
-        self.lanes.handle_grant(grant.lane.get(), are_reordered);
+        self.lanes.handle_grant(number, are_reordered);
         cx.shared.lanes.mark_runnable(lane);
         Ok(())
     }

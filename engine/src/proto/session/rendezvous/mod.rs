@@ -263,15 +263,16 @@ impl Session {
         &mut self,
         cx: &mut Cx<'_>,
         grant: &Grant,
+        over: GrantOver,
     ) -> Result<(), FrameError> {
-        let parts = match grant.over() {
+        let parts = match over {
             GrantOver::Lane { lane, .. } => return self.handle_lane_grant(cx, grant, lane),
             GrantOver::Ring(ring) if self.segments.has_datagrams() => Parts::Pieces(ring),
             GrantOver::Datagrams if self.rendezvous.is_in_datagrams() => Parts::Data,
             GrantOver::Ring(_) | GrantOver::Datagrams => return Err(grant.error(0)),
         };
         if !self.rendezvous.accept_grant(cx, grant, parts)? {
-            self.refuse_grant(cx, grant.over(), grant.receive_operation.get());
+            self.refuse_grant(cx, over, grant.receive_operation.get());
         }
         Ok(())
     }

@@ -232,7 +232,7 @@ mod tests {
         pulling.note_arrived(20);
         assert!(pulling.is_ready_for_ring());
         let grant = pulling.begin_on_ring(Id::from_u64(5), 3).unwrap();
-        assert_eq!(grant.over(), GrantOver::Ring(3));
+        assert_eq!(grant.over(), Ok(GrantOver::Ring(3)));
         assert_eq!((grant.offset.get(), grant.length.get()), (30, 70));
         assert!(pulling.check_piece(30, 70).is_ok() && !pulling.takes_data());
         for (offset, length) in [(30, 0), (30, 71), (29, 1), (31, 1)] {
