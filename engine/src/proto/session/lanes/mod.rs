@@ -116,7 +116,7 @@ impl Session {
         let Some(at) = at else { return };
         if self.connection.is_initiator() {
             self.open_missing_lanes(cx, now_ns);
-        } else if !self.rendezvous.is_in_datagrams() && self.lanes.note_request() {
+        } else if self.lanes.note_request() {
             self.rails.rest(at, now_ns);
             self.send_control(cx, ControlFrame::lanes_wanted());
         }

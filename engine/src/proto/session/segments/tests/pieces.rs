@@ -9,7 +9,7 @@ use crate::proto::core::Core;
 use crate::proto::effects::{CompletionLevel, Ended};
 use crate::proto::failure::PeerFailure;
 use crate::proto::ready::Work;
-use crate::proto::session::rendezvous::ring::PieceReceive;
+use crate::proto::session::rendezvous::pull::ring::PieceReceive;
 use crate::proto::sim::{self, Flow, Net};
 use crate::wire::piece::PieceHeader;
 use crate::wire::{FrameError, Grant, GrantOver, Refused};
