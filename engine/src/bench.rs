@@ -226,7 +226,7 @@ pub fn decode(bytes: &[u8]) -> Option<Decoded> {
     while let Some(frame) = frames.next_frame().ok()? {
         let (number, bytes) = match frame {
             Frame::Eager(header, _, payload) => (header.tag.get(), payload.len() as u64),
-            Frame::Grant(grant) => (grant.offset.get(), u64::from(grant.length.get())),
+            Frame::Grant(grant, _) => (grant.offset.get(), u64::from(grant.length.get())),
             _ => return None,
         };
         decoded.frames += 1;

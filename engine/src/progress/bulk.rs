@@ -314,11 +314,11 @@ impl BulkSockets {
         let over = silence.filter(|&silence| silence >= patience);
         if let Some(lost) = cx.find_lost_segments(key, place, owed, over.is_some()) {
             let bytes = lost.bytes;
-            cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number, Some(bytes)));
+            cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, Some(number), Some(bytes)));
             cx.note_segments_lost(place, lost.bytes, Some(&lost));
             self.close(lane, LaneEnd::Failed(&lost.cause), cx);
         } else if let Some(silence) = over {
-            cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, number, None));
+            cx.core.with(place.0, |it, cx| it.announce_lane_lost(cx, Some(number), None));
             let cause = format!("unacknowledged for {} ms", silence.as_millis());
             self.close(lane, LaneEnd::Failed(&cause), cx);
         }

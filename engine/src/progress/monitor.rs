@@ -8,7 +8,6 @@ use super::silent_peers::Probed;
 use super::ticks::HEALTH_NS;
 use super::traits::LaneKey;
 use crate::proto::session::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
-use crate::wire::lost::CONTROL_LANE;
 
 /// Maximum reads of the control lane of a process that has ended: a child of it may continue to
 /// write.
@@ -155,8 +154,7 @@ impl Engine {
                 self.setup().lanes.ask_all_paths(session);
             }
             Decision::ReportSegmentsLost { bytes } => {
-                let lane = CONTROL_LANE;
-                state.core.with(session, |it, cx| it.announce_lane_lost(cx, lane, Some(bytes)));
+                state.core.with(session, |it, cx| it.announce_lane_lost(cx, None, Some(bytes)));
             }
             Decision::GiveUp(failure) => self.give_up(session, failure),
             Decision::Fail(failure) => {

@@ -6,7 +6,7 @@ use crate::proto::effects::Effects;
 use crate::proto::failure::PeerFailure;
 use crate::proto::ready::Work;
 use crate::proto::session::Session;
-use crate::proto::session::rendezvous::ring::PieceSend;
+use crate::proto::session::rendezvous::pull::ring::PieceSend;
 
 /// Pieces that are written for one session in a turn, as there are other peers.
 const PER_TURN: usize = 8;

@@ -8,7 +8,7 @@ use crate::proto::handshake::{Acceptor, Initiator};
 use crate::proto::peers::Admission;
 use crate::proto::session::Limits;
 use crate::proto::session::late::{AtRest, Late};
-use crate::proto::session::rendezvous::chunks::ChunkReceive;
+use crate::proto::session::rendezvous::pull::lanes::ChunkReceive;
 use crate::proto::silence::Silence;
 use crate::proto::table::{Id, reserve_for};
 use crate::wire::hello::{HELLO_BYTES, HELLO_REPLY_BYTES};

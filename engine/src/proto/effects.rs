@@ -138,7 +138,7 @@ pub(crate) trait Effects {
     /// data.
     fn accessed(&mut self, _region: Id, _access: Access, _target: u16, _arrival: &Arrival) {}
     /// Revokes this process's memory: data that peers read from now on, from sources that they
-    /// received before, is discarded ([`super::session::rendezvous::cma`]).
+    /// received before, is discarded ([`super::session::rendezvous::pull::cma`]).
     fn revoke(&mut self) {}
     /// Returns the measured bandwidth of [`Self::place`].
     fn copy_speed(&self) -> CopySpeed {

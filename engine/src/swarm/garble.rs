@@ -5,7 +5,7 @@
 
 use super::Run;
 use crate::driver::sim::random::Random;
-use crate::proto::session::rendezvous::chunks::BAD_CHUNKS_MAX;
+use crate::proto::session::rendezvous::pull::lanes::BAD_CHUNKS_MAX;
 
 /// The next byte is garbled, as the world's planned name; the lowest bit selects where.
 pub(super) const GARBLE: u64 = 1 << 38;

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use super::eager::FLAG_DATA;
 use super::one_sided::ATOMIC_BYTES_MAX;
-use super::{Data, Done, Eager, Goodbye, Grant, LaneLost, LanesWanted, Matched};
+use super::{Data, Done, Eager, Goodbye, Grant, GrantOver, LaneLost, LanesWanted, Matched};
 use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX};
 use super::{OneSided, ProcessQuery, ProcessStatus, RailFrame, Refused, Reply, ReplyRts, Rts};
 
@@ -57,12 +57,12 @@ pub(crate) enum Frame<'a> {
     Eager(&'a Eager, Option<u64>, &'a [u8]),
     /// The envelope, the remote data and the first bytes of a rendezvous message.
     Rts(&'a Rts, Option<u64>, &'a [u8]),
-    /// A range asked for.
-    Grant(&'a Grant),
+    /// A range asked for, and what is to carry it.
+    Grant(&'a Grant, GrantOver),
     /// A rendezvous message ended.
     Done(&'a Done),
-    /// A grant that cannot be served.
-    Refused(&'a Refused),
+    /// A grant that cannot be served, and its bulk lane if it named one.
+    Refused(&'a Refused, Option<u32>),
     /// An eager message was matched.
     Matched(&'a Matched),
     /// Bulk lanes are wanted.
@@ -73,8 +73,8 @@ pub(crate) enum Frame<'a> {
     Data(&'a Data, &'a [u8]),
     /// A rail of the peer.
     Rail(&'a RailFrame),
-    /// The peer has given a bulk lane up.
-    LaneLost(&'a LaneLost),
+    /// The peer has given up the bulk lane of this number, or the control connection.
+    LaneLost(&'a LaneLost, Option<u32>),
     /// An operation on this engine's memory, with its remote data and what it has behind that.
     OneSided(&'a OneSided, Option<u64>, &'a [u8]),
     /// The answer to such an operation, and what it asked for.
@@ -93,6 +93,10 @@ pub(crate) enum Frame<'a> {
 pub(crate) enum FrameError {
     #[error("unknown frame type {0}")]
     UnknownType(u8),
+    #[error("unknown carrier {0} of a range")]
+    UnknownCarrier(u8),
+    #[error("unknown flags of a lane that is lost ({0:#04x})")]
+    UnknownFlags(u8),
     #[error("a frame is longer than the segment that carries it")]
     Truncated,
     #[error("a segment announces {announced} frames and holds {held}")]
@@ -210,9 +214,15 @@ impl<'a> Frames<'a> {
                 let data = self.data(header.flags)?;
                 Frame::Rts(header, data, self.payload(first)?)
             }
-            KIND_GRANT => Frame::Grant(self.header()?),
+            KIND_GRANT => {
+                let grant: &Grant = self.header()?;
+                Frame::Grant(grant, grant.over()?)
+            }
             KIND_DONE => Frame::Done(self.header()?),
-            KIND_REFUSED => Frame::Refused(self.header()?),
+            KIND_REFUSED => {
+                let refused: &Refused = self.header()?;
+                Frame::Refused(refused, refused.lane_to_abort()?)
+            }
             KIND_MATCHED => Frame::Matched(self.header()?),
             KIND_LANES_WANTED => {
                 let _: &LanesWanted = self.header()?;
@@ -224,7 +234,10 @@ impl<'a> Frames<'a> {
                 Frame::Data(header, self.payload(header.length.get())?)
             }
             KIND_RAIL => Frame::Rail(self.header()?),
-            KIND_LANE_LOST => Frame::LaneLost(self.header()?),
+            KIND_LANE_LOST => {
+                let lost: &LaneLost = self.header()?;
+                Frame::LaneLost(lost, lost.lane()?)
+            }
             KIND_PUT | KIND_GET | KIND_ATOMIC | KIND_PUT_RTS | KIND_FLUSH => {
                 let header: &OneSided = self.header()?;
                 let data = self.data(header.flags)?;

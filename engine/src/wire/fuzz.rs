@@ -56,9 +56,9 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
             write_data(header.flags, *data, into);
             into.extend_from_slice(first);
         }
-        Frame::Grant(grant) => into.extend_from_slice(grant.as_bytes()),
+        Frame::Grant(grant, _) => into.extend_from_slice(grant.as_bytes()),
         Frame::Done(done) => into.extend_from_slice(done.as_bytes()),
-        Frame::Refused(refused) => into.extend_from_slice(refused.as_bytes()),
+        Frame::Refused(refused, _) => into.extend_from_slice(refused.as_bytes()),
         Frame::Matched(matched) => into.extend_from_slice(matched.as_bytes()),
         // It consists of its type; the rest is reserved.
         Frame::LanesWanted => {
@@ -66,7 +66,7 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
             into.extend_from_slice(&body[into.len()..into.len() + length]);
         }
         Frame::Rail(rail) => into.extend_from_slice(rail.as_bytes()),
-        Frame::LaneLost(lost) => into.extend_from_slice(lost.as_bytes()),
+        Frame::LaneLost(lost, _) => into.extend_from_slice(lost.as_bytes()),
         Frame::OneSided(header, data, operands) => {
             into.extend_from_slice(header.as_bytes());
             write_data(header.flags, *data, into);

@@ -4,7 +4,7 @@
 //! ```text
 //!  0        1        2                 4                                   8
 //! +--------+--------+-----------------+-----------------------------------+
-//! |type 3  | class  | 0               | lane                              |
+//! |type 3  | class  |carrier | 0      | lane or ring                      |
 //! +--------+--------+-----------------+-----------------------------------+
 //! | operation of the sender                                               | 8
 //! +-----------------------------------------------------------------------+
@@ -16,27 +16,30 @@
 //! +-----------------------------------+-----------------------------------+
 //! ```
 //!
-//! *Lane* and *chunk* state what is to carry the range:
+//! *Carrier* states what is to carry the range:
 //!
-//! | lane | chunk | carried by |
-//! |---|---|---|
-//! | 2^32 - 1 | 0 | datagrams |
-//! | 2^32 - 2 | number of the ring | a ring |
-//! | less: number of the lane | number of the chunk on the lane | a bulk lane |
+//! | carrier | carried by | lane or ring | chunk |
+//! |---|---|---|---|
+//! | 0 | a bulk lane | number of the lane | number of the chunk on the lane |
+//! | 1 | a ring | number of the ring | 0 |
+//! | 2 | datagrams | 0 | 0 |
 //!
 //! *Class*: the logarithm to base 2 of the longest message, in bytes, that the receiver prefers to
 //! get eagerly; 0: unspecified.
 
-use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{FrameError, Refused, frame};
 
-/// `lane` of a range in datagrams.
-const DATAGRAMS: u32 = u32::MAX;
+/// `carrier` of a range on a bulk lane.
+const LANE: u8 = 0;
 
-/// `lane` of a range on a ring.
-const RING: u32 = u32::MAX - 1;
+/// `carrier` of a range on a ring.
+const RING: u8 = 1;
+
+/// `carrier` of a range in datagrams.
+const DATAGRAMS: u8 = 2;
 
 /// Length of the frame, in bytes.
 pub(crate) const GRANT_BYTES: usize = 40;
@@ -53,12 +56,24 @@ pub(crate) enum GrantOver {
 }
 
 impl GrantOver {
-    /// Returns the numbers of lane and chunk that stand for it.
-    fn numbers(self) -> (u32, u32) {
+    /// Returns the carrier, its number and the number of the chunk, as frames state them.
+    fn to_wire(self) -> (u8, u32, u32) {
         match self {
-            Self::Lane { lane, chunk } => (lane, chunk),
-            Self::Ring(ring) => (RING, ring),
-            Self::Datagrams => (DATAGRAMS, 0),
+            Self::Lane { lane, chunk } => (LANE, lane, chunk),
+            Self::Ring(ring) => (RING, ring, 0),
+            Self::Datagrams => (DATAGRAMS, 0, 0),
+        }
+    }
+
+    /// Returns what frames state so.
+    ///
+    /// RR-FRAME-1.
+    fn from_wire(carrier: u8, number: u32, chunk: u32) -> Result<Self, FrameError> {
+        match carrier {
+            LANE => Ok(Self::Lane { lane: number, chunk }),
+            RING => Ok(Self::Ring(number)),
+            DATAGRAMS => Ok(Self::Datagrams),
+            other => Err(FrameError::UnknownCarrier(other)),
         }
     }
 }
@@ -69,8 +84,9 @@ impl GrantOver {
 pub(crate) struct Grant {
     pub(crate) kind: u8,
     pub(crate) eager_class: u8,
-    pub(crate) reserved: U16,
-    pub(crate) lane: U32,
+    pub(crate) carrier: u8,
+    pub(crate) reserved: u8,
+    pub(crate) number: U32,
     pub(crate) send_operation: U64,
     pub(crate) receive_operation: U64,
     pub(crate) offset: U64,
@@ -89,12 +105,13 @@ impl Grant {
         receive_operation: u64,
         (offset, length): (u64, u32),
     ) -> Self {
-        let (lane, chunk) = over.numbers();
+        let (carrier, number, chunk) = over.to_wire();
         Self {
             kind: frame::KIND_GRANT,
             eager_class: 0,
-            reserved: 0.into(),
-            lane: lane.into(),
+            carrier,
+            reserved: 0,
+            number: number.into(),
             send_operation: send_operation.into(),
             receive_operation: receive_operation.into(),
             offset: offset.into(),
@@ -104,12 +121,13 @@ impl Grant {
     }
 
     /// Returns what is to carry the range.
-    pub(crate) fn over(&self) -> GrantOver {
-        match (self.lane.get(), self.chunk.get()) {
-            (DATAGRAMS, _) => GrantOver::Datagrams,
-            (RING, ring) => GrantOver::Ring(ring),
-            (lane, chunk) => GrantOver::Lane { lane, chunk },
-        }
+    pub(crate) fn over(&self) -> Result<GrantOver, FrameError> {
+        GrantOver::from_wire(self.carrier, self.number.get(), self.chunk.get())
+    }
+
+    /// Returns the number of the chunk, if a bulk lane is to carry the range.
+    pub(crate) fn chunk(&self) -> u32 {
+        self.chunk.get()
     }
 
     /// Checks that the range has 1 to `longest` bytes, all of them in a message of `message` bytes.
@@ -133,19 +151,23 @@ impl Grant {
 impl Refused {
     /// Creates the answer to a grant of the receive `operation` that cannot be served.
     pub(crate) fn new(over: GrantOver, operation: u64) -> Self {
+        let (carrier, number, _) = over.to_wire();
         Self {
             kind: frame::KIND_REFUSED,
-            flags: 0,
+            carrier,
             reserved: 0.into(),
-            lane: over.numbers().0.into(),
+            number: number.into(),
             operation: operation.into(),
         }
     }
 
     /// Returns the bulk lane of the grant, on which nothing can follow. `None`: datagrams and rings
     /// have no order to lose.
-    pub(crate) fn lane_to_abort(&self) -> Option<u32> {
-        Some(self.lane.get()).filter(|&lane| lane < RING)
+    pub(super) fn lane_to_abort(&self) -> Result<Option<u32>, FrameError> {
+        Ok(match GrantOver::from_wire(self.carrier, self.number.get(), 0)? {
+            GrantOver::Lane { lane, .. } => Some(lane),
+            GrantOver::Ring(_) | GrantOver::Datagrams => None,
+        })
     }
 }
 
@@ -157,16 +179,28 @@ mod tests {
     fn grant_over_round_trips() {
         for over in [
             GrantOver::Lane { lane: 0, chunk: 0 },
-            GrantOver::Lane { lane: RING - 1, chunk: u32::MAX },
+            GrantOver::Lane { lane: u32::MAX, chunk: u32::MAX },
             GrantOver::Ring(7),
             GrantOver::Datagrams,
         ] {
-            assert_eq!(Grant::new(over, 1, 2, (3, 4)).over(), over);
+            assert_eq!(Grant::new(over, 1, 2, (3, 4)).over(), Ok(over));
             let lane = match over {
                 GrantOver::Lane { lane, .. } => Some(lane),
                 GrantOver::Ring(_) | GrantOver::Datagrams => None,
             };
-            assert_eq!(Refused::new(over, 2).lane_to_abort(), lane);
+            assert_eq!(Refused::new(over, 2).lane_to_abort(), Ok(lane));
+        }
+    }
+
+    /// RR-FRAME-1
+    #[test]
+    fn unknown_carriers_are_errors() {
+        for carrier in DATAGRAMS + 1..=u8::MAX {
+            let error = FrameError::UnknownCarrier(carrier);
+            let grant = Grant { carrier, ..Grant::new(GrantOver::Ring(7), 1, 2, (3, 4)) };
+            assert_eq!(grant.over(), Err(error));
+            let refused = Refused { carrier, ..Refused::new(GrantOver::Ring(7), 2) };
+            assert_eq!(refused.lane_to_abort(), Err(error));
         }
     }
 

@@ -66,7 +66,7 @@ pub(crate) use reply_rts::ReplyRts;
 pub(crate) use rts::Rts;
 
 /// Version of everything in this room; peers of another version are refused by name.
-pub(crate) const VERSION: u16 = 10;
+pub(crate) const VERSION: u16 = 11;
 
 /// Longest segment on a control lane, header included: what a receiver must be able to hold
 /// until the rest of it arrives.
@@ -82,9 +82,6 @@ pub(crate) const DATA_BYTES: usize = 8;
 
 /// Longest message, in bytes: keeps every offset and sum far from overflow.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 46;
-
-/// Numbers of bulk lanes are less: the others have a meaning of their own in single frames.
-pub(crate) const LANES_END: u32 = u32::MAX - 2;
 
 /// Longest chunk on a bulk lane, in bytes.
 pub(crate) const CHUNK_BYTES_MAX: u32 = 16 << 20;

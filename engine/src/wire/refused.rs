@@ -1,13 +1,15 @@
-//! The sender cannot serve a grant (RR-RDV-5): both sides abort the lane.
+//! The sender cannot serve a grant (RR-RDV-5): both sides abort its lane, if it named one.
 //!
 //! ```text
 //!  0        1        2                 4                                   8
 //! +--------+--------+-----------------+-----------------------------------+
-//! |type 5  | 0      | 0               | lane                              |
+//! |type 5  |carrier | 0               | lane or ring                      |
 //! +--------+--------+-----------------+-----------------------------------+
 //! | operation of the receiver                                             | 8
 //! +-----------------------------------------------------------------------+
 //! ```
+//!
+//! *Carrier* and what follows it are those of the [grant](super::grant).
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -20,9 +22,9 @@ pub(crate) const REFUSED_BYTES: usize = 16;
 #[repr(C)]
 pub(crate) struct Refused {
     pub(crate) kind: u8,
-    pub(crate) flags: u8,
-    pub(crate) reserved: U16,
-    pub(crate) lane: U32,
+    pub(super) carrier: u8,
+    pub(super) reserved: U16,
+    pub(super) number: U32,
     pub(crate) operation: U64,
 }
 

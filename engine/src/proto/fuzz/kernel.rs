@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::proto::effects::{Effects, Ended};
-use crate::proto::session::rendezvous::chunks::{ChunkReceive, ChunkSend};
+use crate::proto::session::rendezvous::pull::lanes::{ChunkReceive, ChunkSend};
 use crate::proto::table::Id;
 
 /// An operation that has not ended.

@@ -9,7 +9,7 @@ use crate::wire::cma_source::FLAG_CMA;
 use crate::wire::eager::FLAG_DATA;
 use crate::wire::segment::FLAG_ACK_REQUESTED;
 use crate::wire::{
-    DATA_BYTES, EAGER_BYTES_MAX, Eager, Grant, GrantOver, MESSAGE_BYTES_MAX, OneSided,
+    DATA_BYTES, EAGER_BYTES_MAX, Eager, Grant, GrantOver, LaneLost, MESSAGE_BYTES_MAX, OneSided,
     ProcessQuery, ProcessStatus, Refused, Reply, ReplyRts, Rts, frame,
 };
 
@@ -82,6 +82,9 @@ fn name(script: &mut Script<'_>, names: &[u64]) -> u64 {
     }
 }
 
+/// Where a GRANT states what carries its range.
+const CARRIER_AT: usize = 2;
+
 /// Returns what carries a range: usually a lane, which may not exist.
 fn over(script: &mut Script<'_>, lanes: &[u32]) -> GrantOver {
     let chunk = u32::from(script.byte() % 4);
@@ -109,13 +112,22 @@ fn frame(script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
             let (send, receive) = (name(script, names), name(script, names));
             let range = (length(script), length(script) as u32);
             let grant = Grant { eager_class, ..Grant::new(over, send, receive, range) };
-            grant.as_bytes().to_vec()
+            let mut bytes = grant.as_bytes().to_vec();
+            if script.byte() == 255 {
+                bytes[CARRIER_AT] = script.byte();
+            }
+            bytes
         }
         6 => bytes_of(&ControlFrame::done(name(script, names), script.byte() % 3, length(script))),
         7 => bytes_of(&ControlFrame::matched(name(script, names))),
         8 => match script.byte() % 8 {
             0 => bytes_of(&ControlFrame::goodbye(script.byte() % 3)),
             1 | 2 => bytes_of(&ControlFrame::lanes_wanted()),
+            3 => {
+                let lane = (script.byte() < 240).then(|| script.pick(&[lanes, &[0]].concat()));
+                let lost = LaneLost::new(lane, script.byte() % 8, script.byte().into());
+                lost.as_bytes().to_vec()
+            }
             _ => Refused::new(over(script, lanes), name(script, names)).as_bytes().to_vec(),
         },
         _ => {

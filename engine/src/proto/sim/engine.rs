@@ -6,7 +6,7 @@ use super::memory::Memory;
 use crate::proto::core::{Config, Core};
 use crate::proto::paths::PathTable;
 use crate::proto::session::rails::health::Transition;
-use crate::proto::session::rendezvous::chunks::ChunkReceive;
+use crate::proto::session::rendezvous::pull::lanes::ChunkReceive;
 use crate::proto::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 

@@ -1,6 +1,6 @@
 //! Corrupted chunks.
 
-use super::super::session::rendezvous::chunks::BAD_CHUNKS_MAX;
+use super::super::session::rendezvous::pull::lanes::BAD_CHUNKS_MAX;
 use super::super::session::segments::append_segment;
 use super::super::session::segments::split;
 use super::*;

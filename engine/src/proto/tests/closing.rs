@@ -1,7 +1,7 @@
 //! Endpoints that close with operations in progress, and reports when sessions end.
 
 use super::*;
-use crate::proto::session::rendezvous::chunks::ChunkReceive;
+use crate::proto::session::rendezvous::pull::lanes::ChunkReceive;
 
 /// Starts a receive with 4096 bytes in the kernel on a lane.
 fn pulling(bench: &mut Bench) -> (Id, Id, ChunkReceive) {

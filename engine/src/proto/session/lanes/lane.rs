@@ -426,14 +426,14 @@ impl BulkLane {
     ///
     /// RR-DGRAM-10.
     pub(in crate::proto) fn reorder(&mut self, grant: &Grant) -> Result<bool, FrameError> {
-        let (expected, got) = (self.expected_chunk, grant.chunk.get());
+        let (expected, got) = (self.expected_chunk, grant.chunk());
         let ahead = got.wrapping_sub(expected);
         if ahead == 0 || planted!(GrantsAsTheyCome) {
             return Ok(true);
         }
-        let ahead_of = |early: &Grant| early.chunk.get().wrapping_sub(expected);
+        let ahead_of = |early: &Grant| early.chunk().wrapping_sub(expected);
         let at = self.early.partition_point(|early| ahead_of(early) < ahead);
-        let is_there = self.early.get(at).is_some_and(|early| early.chunk.get() == got);
+        let is_there = self.early.get(at).is_some_and(|early| early.chunk() == got);
         // At most as many frames can be missing.
         if ahead >= FRAMES_MAX || is_there {
             return Err(FrameError::BadChunkNumber { expected, got });
@@ -444,7 +444,7 @@ impl BulkLane {
 
     /// Removes and returns the next grant of the peer, if it arrived early.
     pub(in crate::proto) fn take_early(&mut self) -> Option<Grant> {
-        let is_next = |early: &Grant| early.chunk.get() == self.expected_chunk;
+        let is_next = |early: &Grant| early.chunk() == self.expected_chunk;
         self.early.front().is_some_and(is_next).then(|| self.early.pop_front())?
     }
 
@@ -513,7 +513,7 @@ impl BulkLane {
         assert!(!self.is_sending || !self.outgoing.is_empty(), "the kernel has the first range");
         // The peer's grants may come before its acceptance.
         assert!(self.is_ready || self.incoming.is_empty(), "a lane with grants is ready");
-        let ahead = |grant: &Grant| grant.chunk.get().wrapping_sub(self.expected_chunk);
+        let ahead = |grant: &Grant| grant.chunk().wrapping_sub(self.expected_chunk);
         let early = self.early.iter().map(ahead);
         assert!(early.is_sorted_by(|one, other| one < other), "early grants are in order, once");
     }

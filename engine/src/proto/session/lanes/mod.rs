@@ -12,8 +12,8 @@ use crate::proto::keys::SessionKeys;
 use crate::proto::operation::Operation;
 use crate::proto::ready::Work;
 use crate::proto::table::{Id, Table};
+use crate::wire::Hello;
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
-use crate::wire::{Hello, LANES_END, Refused};
 
 pub(crate) mod lane;
 mod session;
@@ -116,7 +116,7 @@ impl Session {
         let Some(at) = at else { return };
         if self.connection.is_initiator() {
             self.open_missing_lanes(cx, now_ns);
-        } else if !self.rendezvous.is_in_datagrams() && self.lanes.note_request() {
+        } else if self.lanes.note_request() {
             self.rails.rest(at, now_ns);
             self.send_control(cx, ControlFrame::lanes_wanted());
         }
@@ -180,7 +180,7 @@ impl Session {
         now_ns: u64,
     ) -> Result<Id, HelloStatus> {
         let number = hello.lane.get();
-        if self.bulk_in_datagrams || number >= LANES_END {
+        if self.bulk_in_datagrams {
             return Err(HelloStatus::Malformed);
         }
         // Used up also if there is no space now, so that it cannot be replayed later.
@@ -305,18 +305,19 @@ impl Core {
         }
     }
 
-    /// Handles REFUSED: the peer cannot serve a grant. Its lane is aborted, and the range never
-    /// arrives, since its sender has abandoned the message.
+    /// Handles REFUSED: the peer cannot serve a grant. Its lane, if it names one, is aborted, and
+    /// the range never arrives, since its sender has abandoned the message.
     ///
     /// RR-RDV-5.
     pub(crate) fn handle_refused(
         &mut self,
         slot: u32,
-        refused: &Refused,
+        operation: u64,
+        lane: Option<u32>,
         effects: &mut impl Effects,
     ) {
-        self.fail_pull(slot, Id::from_u64(refused.operation.get()), effects);
-        if let Some(number) = refused.lane_to_abort() {
+        self.fail_pull(slot, Id::from_u64(operation), effects);
+        if let Some(number) = lane {
             self.with(slot, |it, mut cx| it.lanes.abort(&mut cx, number));
         }
     }

@@ -28,9 +28,9 @@ use crate::proto::context::Cx;
 use crate::proto::core::Action;
 use crate::proto::ready::Work;
 use crate::proto::table::Id;
-use crate::wire::lost::{CONTROL_LANE, FLAG_LANE_ALONE, FLAG_LANE_LONG};
+use crate::wire::lost::{FLAG_LANE_ALONE, FLAG_LANE_LONG};
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, RailFrame};
-use crate::wire::{FrameError, LaneLost, frame};
+use crate::wire::{FrameError, LaneLost};
 
 /// Time after which a failed path is tried by TCP while no other one is healthy, in nanoseconds.
 pub(crate) const LAST_RESORT_NS: u64 = 300_000_000;
@@ -341,16 +341,22 @@ fn bytes_per_s(speed_mbps: u32) -> u64 {
 }
 
 impl SessionLanes {
-    /// Handles LANE LOST: the peer has abandoned a lane, whose end may have come first.
+    /// Handles LANE LOST: the peer has abandoned the lane of this number, whose end may have come
+    /// first; `None`: the control connection, which this side replaces.
     ///
     /// RR-RAIL-5, RR-LANE-7, RR-LANE-8.
-    pub(super) fn handle_lost(&self, cx: &mut Cx<'_>, rails: &Rails, lost: &LaneLost) {
-        let number = lost.lane.get();
-        let lane = cx.shared.lanes.named(self.ids(), number);
+    pub(super) fn handle_lost(
+        &self,
+        cx: &mut Cx<'_>,
+        rails: &Rails,
+        lost: &LaneLost,
+        number: Option<u32>,
+    ) {
+        let lane = number.and_then(|number| cx.shared.lanes.named(self.ids(), number));
         if lost.flags & FLAG_LANE_LONG != 0 {
             let path = lane.and_then(|lane| cx.shared.lanes.get(lane)).map(BulkLane::path);
-            let at = path.or(rails.path_of_gone(number));
-            if number == CONTROL_LANE || at.is_some() {
+            let at = path.or_else(|| rails.path_of_gone(number?));
+            if number.is_none() || at.is_some() {
                 let bytes = lost.segment_bytes.get();
                 cx.act(Action::SegmentsLost { session: cx.slot, at, bytes });
             }
@@ -360,7 +366,7 @@ impl SessionLanes {
                 0 => Action::AbandonLane { lane, is_reported: true },
                 _ => Action::CloseLane { lane, is_failure: true },
             }),
-            None if number == CONTROL_LANE => {}
+            None if number.is_none() => {}
             None => cx.shared.counters.stale_frames += 1,
         }
     }
@@ -390,22 +396,22 @@ impl SessionLanes {
 }
 
 impl Session {
-    /// Announces to the peer that this side has given up a lane, whose close may never arrive
-    /// there: a bulk lane, or [`CONTROL_LANE`], which the peer has opened and replaces.
+    /// Announces to the peer that this side has given up the lane of this number, whose close may
+    /// never arrive there; `None`: the control connection, which the peer has opened and replaces.
     /// `lost_bytes`: because segments of so many bytes are lost.
     ///
     /// RR-LANE-7, RR-LANE-8.
     pub(crate) fn announce_lane_lost(
         &mut self,
         mut cx: Cx<'_>,
-        number: u32,
+        number: Option<u32>,
         lost_bytes: Option<u16>,
     ) {
         let frame = match lost_bytes {
-            Some(bytes) => lane_lost(number, FLAG_LANE_ALONE | FLAG_LANE_LONG, bytes),
-            None => lane_lost(number, FLAG_LANE_ALONE, 0),
+            Some(bytes) => LaneLost::new(number, FLAG_LANE_ALONE | FLAG_LANE_LONG, bytes),
+            None => LaneLost::new(number, FLAG_LANE_ALONE, 0),
         };
-        self.send_control(&mut cx, frame);
+        self.send_control(&mut cx, ControlFrame::LaneLost(frame));
     }
 
     /// Announces the rails of this engine to the peer of the newly established session.
@@ -493,7 +499,8 @@ impl Session {
             .collect();
         for (lane, number) in lost {
             cx.act(Action::AbandonLane { lane, is_reported: false });
-            self.send_control(cx, lane_lost(number, 0, 0));
+            let frame = LaneLost::new(Some(number), 0, 0);
+            self.send_control(cx, ControlFrame::LaneLost(frame));
         }
         cx.add_work(Work::Grant);
     }
@@ -577,13 +584,4 @@ impl RailPair {
         let has_role = |role| [our, their].iter().flatten().any(|rail| rail.role == role);
         (self.is_backup, self.is_preferred) = (has_role(ROLE_BACKUP), has_role(ROLE_PREFERRED));
     }
-}
-
-fn lane_lost(lane: u32, flags: u8, segment_bytes: u16) -> ControlFrame {
-    ControlFrame::LaneLost(LaneLost {
-        kind: frame::KIND_LANE_LOST,
-        flags,
-        segment_bytes: segment_bytes.into(),
-        lane: lane.into(),
-    })
 }

@@ -1,16 +1,15 @@
 //! Grants of ranges: which message is granted next, on what, and how much of it at once.
 
-use super::super::lanes::lane::BulkLane;
 use super::super::lanes::{BulkLanes, SessionLanes, Wait};
-use super::super::rails::schedule::{GrantTarget, LaneSchedule, Next};
 use super::super::{ControlFrame, Session};
 use super::SessionRendezvous;
+use super::pull::{AnyCarrier, Carrier};
 use crate::proto::context::Cx;
 use crate::proto::core::Core;
 use crate::proto::hint::Hint;
 use crate::proto::ready::Work;
 use crate::proto::table::Id;
-use crate::wire::{CHUNK_BYTES_MAX, Grant, GrantOver};
+use crate::wire::{CHUNK_BYTES_MAX, Grant};
 
 /// Messages that arrived within this time make chunks short.
 const BUSY_NS: u64 = 1_000_000;
@@ -18,22 +17,19 @@ const BUSY_NS: u64 = 1_000_000;
 /// Outstanding chunks of messages that yield to others.
 const YIELDING_CHUNKS: u32 = 2;
 
-/// Minimum range granted in datagrams when space is short: a grant has 40 bytes.
-const SHARE_MIN: u64 = 4096;
-
 /// A range to grant.
 #[derive(Clone, Copy, Debug)]
-struct NextRange {
-    id: Id,
+pub(super) struct NextRange {
+    pub(super) id: Id,
     /// The sender's id of the message.
-    send_operation: u64,
-    offset: u64,
-    length: u32,
+    pub(super) send_operation: u64,
+    pub(super) offset: u64,
+    pub(super) length: u32,
 }
 
 /// Returns how much of `left` bytes to grant at once: a chunk, or all if no more than a quarter of
 /// a chunk would be left, since the cost per chunk is mostly fixed.
-fn range_bytes(left: u64, chunk_bytes: u64) -> u64 {
+pub(super) fn range_bytes(left: u64, chunk_bytes: u64) -> u64 {
     let most = (chunk_bytes + chunk_bytes / 4).min(CHUNK_BYTES_MAX.into());
     if left <= most { left } else { chunk_bytes }
 }
@@ -64,10 +60,11 @@ impl Core {
 }
 
 impl SessionRendezvous {
-    /// Queues what is left of a message to be granted on lanes, or in datagrams.
-    pub(super) fn begin_granting(&mut self, cx: &mut Cx<'_>, id: Id) {
+    /// Queues what is left of a message to be granted in turn, on `carrier`.
+    pub(super) fn queue_for_grants(&mut self, cx: &mut Cx<'_>, id: Id, carrier: AnyCarrier) {
         let pulled = cx.shared.operations.pulling(cx.slot, id);
         let Some((pulling, hint)) = debug_assert_some!(pulled, "it pulls") else { return };
+        pulling.carrier = carrier;
         let left = pulling.ungranted();
         debug_assert!(left > 0, "some of it is not granted");
         let is_short = range_bytes(left, cx.shared.config.chunk_bytes.into()) == left;
@@ -91,30 +88,11 @@ impl SessionRendezvous {
         (chunk_bytes.into(), chunks.into())
     }
 
-    /// Returns the grant of the next range in datagrams. `None`: enough is granted.
-    fn grant_in_datagrams(
-        &mut self,
-        cx: &mut Cx<'_>,
-        (chunk_bytes, chunks): (u64, u64),
-        now_ns: u64,
-    ) -> Option<Grant> {
-        // Several sessions share the window, and a long chunk would use all of it.
-        let share = (cx.shared.config.datagram_window_bytes / 8).max(SHARE_MIN);
-        let horizon = chunks * chunk_bytes;
-        let chunk_bytes = chunk_bytes.min(share);
-        if !self.may_grant_in_datagrams(cx, chunk_bytes, horizon) {
-            return None;
-        }
-        let next = self.next_range(cx, |left| left.min(chunk_bytes), now_ns);
-        let NextRange { id, send_operation, offset, length } = next?;
-        Some(self.pull_by_datagram(cx, id, send_operation, (offset, length)))
-    }
-
     /// Returns the next range to grant: lost ones first, then the next bytes of the message whose
     /// turn it is. `most` returns the maximum for a remaining length.
     ///
     /// RR-RDV-8.
-    fn next_range(
+    pub(super) fn next_range(
         &mut self,
         cx: &mut Cx<'_>,
         most: impl Fn(u64) -> u64,
@@ -177,17 +155,15 @@ impl SessionRendezvous {
 }
 
 impl Session {
-    /// Grants what `next` returns, if anything. Returns whether that is so.
+    /// Grants what `next` returns, if anything.
     pub(super) fn grant_by(
         &mut self,
         cx: &mut Cx<'_>,
         next: impl FnOnce(&mut SessionRendezvous, &mut Cx<'_>) -> Option<Grant>,
-    ) -> bool {
-        let grant = next(&mut self.rendezvous, cx);
-        if let Some(grant) = grant {
+    ) {
+        if let Some(grant) = next(&mut self.rendezvous, cx) {
             self.send_control(cx, ControlFrame::Grant(grant));
         }
-        grant.is_some()
     }
 
     /// Grants one range. Returns `false` if nothing remains to be granted, or not now.
@@ -200,45 +176,8 @@ impl Session {
             return false;
         }
         let chunks = self.rendezvous.chunks_now(cx, self.segments.message_ns(), now_ns);
-        if self.rendezvous.is_in_datagrams() {
-            self.grant_by(cx, |it, cx| it.grant_in_datagrams(cx, chunks, now_ns))
-        } else {
-            self.grant_on_lane(cx, chunks, now_ns)
-        }
-    }
-
-    /// Grants the next range on the lane that would deliver it first. Returns `false` if there is
-    /// none, or enough is granted on all.
-    fn grant_on_lane(&mut self, cx: &mut Cx<'_>, chunks: (u64, u64), now_ns: u64) -> bool {
-        let left = self.rendezvous.ungranted(&cx.shared.operations);
-        let (lanes, shares) = (&cx.shared.lanes, cx.shared.rails.shares());
-        let schedule = LaneSchedule::new((&self.lanes, &self.rails), lanes, shares, now_ns);
-        let GrantTarget { lane, chunk_bytes, is_last } = match schedule.choose(left, chunks) {
-            Next::Now(choice) => choice,
-            Next::Later => return false,
-            Next::NoLane => {
-                self.request_lanes(cx, now_ns);
-                return false;
-            }
-        };
-        // Horizons count bytes, and ranges may be short. Arrivals trigger the next attempt.
-        if cx.shared.lanes.get(lane).is_some_and(BulkLane::is_full) {
-            return false;
-        }
-        let next = self.rendezvous.next_range(cx, |left| range_bytes(left, chunk_bytes), now_ns);
-        let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "the chosen lane exists");
-        let Some((next, bulk)) = next.zip(bulk) else { return false };
-        let NextRange { id, send_operation, offset, length } = next;
-        let chunk = bulk.grant(id, (offset, length), is_last, now_ns);
-        let number = bulk.number();
-        cx.shared.lanes.mark_runnable(lane);
-        let over = GrantOver::Lane { lane: number, chunk };
-        let grant = Grant {
-            eager_class: self.segments.eager_limit().class(),
-            ..Grant::new(over, send_operation, id.to_u64(), (offset, length))
-        };
-        self.send_control(cx, ControlFrame::Grant(grant));
-        true
+        let carrier = self.rendezvous.network;
+        carrier.grant_next(self, cx, chunks, now_ns)
     }
 
     /// Sends DONE with the next grants, or at once if there will be none soon.

@@ -14,21 +14,28 @@
 //!    │ the last chunk                          │
 //! ```
 //!
-//! How the bytes of a granted range travel is chosen for each message
-//! ([`SendProtocol::pull_method`](super::segments::SendProtocol::pull_method)):
+//! What carries the bytes is a [`Carrier`](pull::Carrier) of four:
 //!
-//! | method | granted | queue | module |
+//! | carrier | granted | queue of the sender | module |
 //! |---|---|---|---|
-//! | TCP lanes | a chunk at a time, on the lane that delivers it first | of the lane | [`chunks`] |
-//! | datagrams, without lanes | a chunk at a time, in one window | [`granted`] | [`datagrams`] |
-//! | a ring in shared memory | all of it at once | [`granted`] | [`ring`] |
-//! | cross-memory read | nothing: the receiver reads it itself | none | [`cma`] |
+//! | TCP lanes | a chunk at a time, on the lane that delivers it first | of the lane | [`pull::lanes`] |
+//! | datagrams, without lanes | a chunk at a time, in one window | [`granted`] | [`pull::datagrams`] |
+//! | a ring in shared memory | all of it at once | [`granted`] | [`pull::ring`] |
+//! | the sender's memory | nothing: the receiver reads it itself | none | [`pull::cma`] |
 //!
-//! The queue has the granted ranges at the sender, until they are sent.
+//! The receiver chooses it in one place, `SessionRendezvous::carrier_of`: the memory if the sender
+//! has announced it, else a ring if there is one, else what the session has for all (lanes or
+//! datagrams). Everything that differs is asked of the carrier: how a pull begins, what is granted
+//! next, whether the rest is due when more has come, what is taken back when it ends, how much of a
+//! shared window a receive takes; at the sender, whether a grant is accepted. An ended carrier is
+//! replaced in one place, too (`replace_carrier`). Lanes and rings lose no bytes silently, and the
+//! end of a lane concerns single ranges, so that those are granted again on another. Rings and
+//! datagrams take ranges in parts, as there is space: what is common to both is in [`granted`].
+//! Checks of arriving bytes and the calls that move them differ in all four, and are no part of the
+//! trait.
 //!
-//! A receive changes its method where a ring begins or ends, or memory cannot be read
-//! ([`PullState`]). [`queue`] has the order in which messages are granted,
-//! [`granting`] the grants.
+//! [`queue`] has the order in which messages are granted, [`granting`] the grants, [`pulling`] what
+//! a receive waits for.
 
 use std::collections::VecDeque;
 
@@ -46,23 +53,24 @@ use crate::proto::table::Id;
 #[cfg(any(test, feature = "sim"))]
 use crate::proto::table::Table;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
-use crate::wire::{CmaSource, Done, FrameError, Grant, GrantOver, Refused};
+use crate::wire::{CmaSource, Done, FrameError, Grant, GrantOver};
 
-use self::granted::{Parts, QueuedRange, RangeQueue};
+use self::granted::GrantedRanges;
+use self::pull::cma::MemoryCarrier;
+use self::pull::datagrams::DatagramCarrier;
+use self::pull::ring::RingCarrier;
+use self::pull::{AnyCarrier, Carrier};
 use self::pulling::{PullState, Pulling};
 use self::queue::PullQueue;
 use self::ranges::Ranges;
 use self::serving::Served;
 
-pub(crate) mod chunks;
-pub(crate) mod cma;
-mod datagrams;
 mod granted;
 mod granting;
+pub(crate) mod pull;
 pub(crate) mod pulling;
 mod queue;
 mod ranges;
-pub(crate) mod ring;
 pub(crate) mod serving;
 
 /// Number of pulls whose lengths are added up: more of them count as unlimited.
@@ -95,7 +103,7 @@ impl Offered {
 #[derive(Debug, Default)]
 pub(crate) struct Rendezvous {
     /// Receives whose messages are read by CMA, in matching order.
-    readable: VecDeque<(Id, CmaSource)>,
+    readable: VecDeque<Id>,
     /// Bytes granted to peers in datagrams and not received yet.
     pulled_bytes: u64,
     /// Records of received ranges, for reuse.
@@ -151,11 +159,11 @@ pub(crate) struct SessionRendezvous {
     /// Ranges that were granted and lost with their lane.
     missing: LateQueue<(Id, u64, u64)>,
     /// The ring for pieces, as both sides know it.
-    ring: Option<u32>,
+    ring: Option<RingCarrier>,
+    /// What carries granted ranges where no ring does: lanes or datagrams.
+    network: AnyCarrier,
     /// Ranges that the peer has granted on a ring, or in datagrams.
-    granted: Late<RangeQueue>,
-    /// Bulk data goes in datagrams; if not, lanes carry it.
-    is_in_datagrams: bool,
+    granted: Late<GrantedRanges>,
     /// Bytes granted to the peer in datagrams and not received yet.
     pulled_bytes: u64,
 }
@@ -170,7 +178,7 @@ impl SessionRendezvous {
     /// Returns whether nothing is granted in datagrams, and nothing remains to be granted.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.is_empty() && self.pulled_bytes == 0 && self.granted.is_free_of_data()
+        self.is_empty() && self.pulled_bytes == 0 && self.granted.data.len() == 0
     }
 
     /// Returns the bytes granted to the peer in datagrams and not received yet.
@@ -211,7 +219,7 @@ impl SessionRendezvous {
 
     /// Lets bulk data go in datagrams.
     pub(super) fn use_datagrams(&mut self) {
-        self.is_in_datagrams = true;
+        self.network = DatagramCarrier.into();
     }
 
     /// Frees memory that is not used.
@@ -232,30 +240,48 @@ impl SessionRendezvous {
         state.end_datagrams(cx);
     }
 
-    /// Pulls what is left of a message, of which no range is under way: from its sender's memory,
-    /// by a ring where there is one, or else in ranges. Returns a grant on that ring.
+    /// Returns what is to bring the rest of a message that is not read from memory.
+    fn carrier_of(&self, pulling: &Pulling) -> AnyCarrier {
+        let ring = self.ring.filter(|_| pulling.state != PullState::Settled);
+        ring.map_or(self.network, AnyCarrier::from)
+    }
+
+    /// Lets what `choose` returns bring the rest of a message.
+    fn bring_by(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: Id,
+        choose: impl FnOnce(&Self, &mut Pulling) -> AnyCarrier,
+    ) -> Option<Grant> {
+        let pulled = cx.shared.operations.pulling(cx.slot, id);
+        let (pulling, _) = debug_assert_some!(pulled, "it pulls")?;
+        choose(self, pulling).begin(self, cx, id)
+    }
+
+    /// Pulls what is left of a message, of which no range is under way.
     fn begin_pull(&mut self, cx: &mut Cx<'_>, id: Id, source: Option<CmaSource>) -> Option<Grant> {
-        if let Some(source) = source {
-            let pulled = cx.shared.operations.pulling(cx.slot, id);
-            let (pulling, _) = debug_assert_some!(pulled, "it pulls")?;
-            pulling.state = PullState::Reading;
-            cx.shared.rendezvous.read_from_memory(id, source);
-            return None;
-        }
-        if self.ring.is_some() {
-            return self.pull_by_ring(cx, id);
-        }
-        self.begin_granting(cx, id);
-        None
+        let memory = source.map(|source| MemoryCarrier(source).into());
+        self.bring_by(cx, id, |it, pulling| memory.unwrap_or_else(|| it.carrier_of(pulling)))
+    }
+
+    /// Grants the rest of a message, of which all that was granted has come.
+    fn grant_rest(&mut self, cx: &mut Cx<'_>, id: Id) -> Option<Grant> {
+        self.bring_by(cx, id, |it, pulling| match pulling.state {
+            PullState::Settled => pulling.carrier,
+            PullState::Granting | PullState::Draining => it.carrier_of(pulling),
+        })
+    }
+
+    /// Lets another carrier bring what is left of a message, whose own has ended.
+    fn replace_carrier(&mut self, cx: &mut Cx<'_>, id: Id) -> Option<Grant> {
+        self.bring_by(cx, id, |it, pulling| {
+            pulling.carrier.take_back(pulling);
+            it.carrier_of(pulling)
+        })
     }
 }
 
 impl Session {
-    /// Pulls what is left of a message, of which no range is under way.
-    fn begin_pull(&mut self, cx: &mut Cx<'_>, id: Id, source: Option<CmaSource>) {
-        self.grant_by(cx, |it, cx| it.begin_pull(cx, id, source));
-    }
-
     /// Handles the peer's grant of a range of a message.
     ///
     /// RR-RDV-1, RR-RDV-5, RR-RDV-9.
@@ -263,35 +289,9 @@ impl Session {
         &mut self,
         cx: &mut Cx<'_>,
         grant: &Grant,
+        over: GrantOver,
     ) -> Result<(), FrameError> {
-        let parts = match grant.over() {
-            GrantOver::Lane { lane, .. } => return self.handle_lane_grant(cx, grant, lane),
-            GrantOver::Ring(ring) if self.segments.has_datagrams() => Parts::Pieces(ring),
-            GrantOver::Datagrams if self.rendezvous.is_in_datagrams() => Parts::Data,
-            GrantOver::Ring(_) | GrantOver::Datagrams => return Err(grant.error(0)),
-        };
-        if !self.rendezvous.accept_grant(cx, grant, parts)? {
-            self.refuse_grant(cx, grant.over(), grant.receive_operation.get());
-        }
-        Ok(())
-    }
-
-    /// Refuses a grant of the peer for a send that has ended.
-    ///
-    /// RR-RDV-5.
-    fn refuse_grant(&mut self, cx: &mut Cx<'_>, over: GrantOver, receive_operation: u64) {
-        cx.shared.counters.stale_frames += 1;
-        self.send_control(cx, ControlFrame::Refused(Refused::new(over, receive_operation)));
-    }
-
-    /// Returns the range of the next part to send. Ranges of sends that have ended are refused.
-    fn next_granted(&mut self, cx: &mut Cx<'_>, parts: Parts) -> Option<QueuedRange> {
-        loop {
-            match self.rendezvous.next_granted(cx, parts)? {
-                Ok(range) => return Some(range),
-                Err(ended) => self.refuse_grant(cx, parts.over(), ended.receive_operation),
-            }
-        }
+        AnyCarrier::from(over).accept(self, cx, grant)
     }
 }
 
@@ -325,24 +325,34 @@ impl Core {
         } else if is_own {
             // Its send has ended, and so has the receive.
         } else {
-            self.with(slot, |it, mut cx| it.begin_pull(&mut cx, id, source));
+            self.with(slot, |it, mut cx| {
+                it.grant_by(&mut cx, |it, cx| it.begin_pull(cx, id, source))
+            });
         }
     }
 
-    /// Continues a receive of which more is in place: it is whole, or may go on by a ring.
-    fn continue_pull(&mut self, id: Id, effects: &mut impl Effects) {
-        let (is_whole, ready) = self.shared.operations.with_pulled(id, |slot, pulling| {
+    /// Notes that the next `bytes` of a message are in place. Returns whether it is whole.
+    fn note_pulled(&mut self, id: Id, bytes: u64, effects: &mut impl Effects) -> bool {
+        self.shared.operations.with_pulled(id, |_, pulling| pulling.note_arrived(bytes));
+        self.continue_pull(id, effects)
+    }
+
+    /// Continues a receive of which more is in place: it is whole, or the rest is granted if that
+    /// is due now. Returns whether it is whole.
+    fn continue_pull(&mut self, id: Id, effects: &mut impl Effects) -> bool {
+        let (is_whole, due) = self.shared.operations.with_pulled(id, |slot, pulling| {
             let is_granted = planted!(EarlyDone) && pulling.granted == pulling.wanted;
             let is_whole = pulling.arrived == pulling.wanted || is_granted;
-            (is_whole, pulling.is_ready_for_ring().then_some(slot))
+            (is_whole, pulling.carrier.is_rest_due(pulling).then_some(slot))
         });
         if is_whole {
             self.finish_pull(id, effects);
-        } else if let Some(slot) = ready {
+        } else if let Some(slot) = due {
             self.with_known(slot, |it, mut cx| {
-                it.grant_by(&mut cx, |it, cx| it.pull_by_ring(cx, id));
+                it.grant_by(&mut cx, |it, cx| it.grant_rest(cx, id));
             });
         }
+        is_whole
     }
 
     pub(super) fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {

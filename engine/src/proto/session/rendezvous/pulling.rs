@@ -1,43 +1,35 @@
 //! A receive that pulls its message: what is granted, what is in place, and what brings the rest.
 
+use super::pull::ring::RingCarrier;
+use super::pull::{AnyCarrier, Carrier};
 use super::ranges::Ranges;
 use crate::proto::operation::Cause;
-use crate::proto::table::Id;
-use crate::wire::{Grant, GrantOver};
 
 /// Limit on the disjoint ranges received of a message: more than a window of datagrams leaves when
 /// every other one is lost. Each range costs search time.
 const RANGES_MAX: usize = 1 << 14;
 
-/// Maximum range of one grant on a ring, in bytes: a grant has four for its length.
-const RANGE_BYTES_MAX: u64 = 1 << 30;
-
-/// What brings the bytes that are not in place.
+/// What a receive that pulls waits for.
 ///
 /// ```text
-///  matched ──┬──────> Reading ──────┐ it cannot be read
-///            │                      │
-///            ├──────────────────────┴──> OnRing ── the ring ends ──> GrantingAgain
-///            │                             ^
-///            │                             │ all that was granted has come
-///            └──> Granting ────────> AwaitingRing
-///                    ^   a ring begins   │
-///                    └───────────────────┘ the ring ends
+///            a ring begins                  it has come
+///  Granting ───────────────> Draining ──────────────────> Settled
+///     ^  ^                      │                            ^
+///     │  └──────────────────────┘ the ring ends before       │
+///     │                                                      │
+///     └───────────────────────────────────────────────────── matched
+///       the memory cannot be read               with a ring, or to be read
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PullState {
-    /// The receiver reads them from the memory of the sender's process ([`super::cma`]).
-    Reading,
-    /// The receiver grants ranges on lanes ([`super::chunks`]), or in datagrams
-    /// ([`super::datagrams`]).
+    /// Its turn to be granted, and what was granted.
     Granting,
-    /// The same, without further grants: the rest comes by a ring as soon as all that was granted
-    /// has come, so that nothing but pieces writes to the memory.
-    AwaitingRing,
-    /// The ring of this number ([`super::ring`]).
-    OnRing(u32),
-    /// As [`Self::Granting`], also if a ring begins: a ring that brought them has ended.
-    GrantingAgain,
+    /// All that was granted: a ring brings the rest as soon as that has come, so that nothing but
+    /// pieces writes to the memory.
+    Draining,
+    /// The rest, by its carrier: none takes its place while it lasts. What a ring has left to
+    /// another carrier stays there.
+    Settled,
 }
 
 /// A rendezvous receive after its match.
@@ -58,6 +50,8 @@ pub(crate) struct Pulling {
     /// Consecutive chunks with a wrong checksum.
     pub(super) bad_chunks: u32,
     /// What brings the rest.
+    pub(super) carrier: AnyCarrier,
+    /// What it waits for.
     pub(super) state: PullState,
     /// What came in datagrams.
     pub(super) ranges: Ranges,
@@ -81,6 +75,7 @@ impl Pulling {
             arrived: in_place,
             targeted: 0,
             bad_chunks: 0,
+            carrier: AnyCarrier::default(),
             state: PullState::Granting,
             ranges,
             failed: None,
@@ -133,37 +128,16 @@ impl Pulling {
         offset
     }
 
-    /// Returns whether the rest goes by a ring now.
+    /// Returns whether it waits for what was granted, and that has come.
     ///
     /// RR-SHM-10.
-    pub(super) fn is_ready_for_ring(&self) -> bool {
-        self.state == PullState::AwaitingRing && self.arrived == self.granted
+    pub(super) fn is_drained(&self) -> bool {
+        self.state == PullState::Draining && self.arrived == self.granted
     }
 
-    /// Lets the ring `ring` bring all that is missing to the receive `id`. Returns the first grant.
-    pub(super) fn begin_on_ring(&mut self, id: Id, ring: u32) -> Option<Grant> {
-        debug_assert_eq!(self.granted, self.arrived, "no range is under way");
-        self.state = PullState::OnRing(ring);
-        self.grant_on_ring(id)
-    }
-
-    /// Grants the rest of the message to its ring, or as much of that as one grant can name.
-    pub(super) fn grant_on_ring(&mut self, id: Id) -> Option<Grant> {
-        let PullState::OnRing(ring) = self.state else {
-            debug_assert!(false, "a ring brings it");
-            return None;
-        };
-        let most = if rare!("a grant of one byte by a ring", 10) { 1 } else { RANGE_BYTES_MAX };
-        let length = self.ungranted().min(most);
-        let range = (self.grant(length), length as u32);
-        Some(Grant::new(GrantOver::Ring(ring), self.send_operation, id.to_u64(), range))
-    }
-
-    /// Notes that the ring has ended that brought it: what is missing is granted again elsewhere.
-    pub(super) fn leave_ring(&mut self) {
-        self.state = PullState::GrantingAgain;
-        self.granted = self.arrived;
-        self.ranges.extend_to(self.arrived);
+    /// Returns whether this ring brings the rest.
+    pub(super) fn is_on(&self, ring: RingCarrier) -> bool {
+        matches!(self.carrier, AnyCarrier::Ring(its) if its == ring)
     }
 
     /// Checks a piece of a ring: pieces of a message come in order.
@@ -180,7 +154,7 @@ impl Pulling {
     /// Returns whether bytes may come in datagrams. A chunk of an earlier session that failed may
     /// still be written by the kernel.
     pub(super) fn takes_data(&self) -> bool {
-        let is_on_ring = matches!(self.state, PullState::OnRing(_));
+        let is_on_ring = matches!(self.carrier, AnyCarrier::Ring(_));
         self.failed.is_none() && self.targeted == 0 && !is_on_ring
     }
 
@@ -202,20 +176,16 @@ impl Pulling {
         Ok(())
     }
 
-    /// Takes the record of what came in datagrams, of a receive that ends. Returns it, and the
-    /// bytes that were granted and are missing, on lanes or in datagrams: what is read was never
-    /// granted, and pieces are not counted.
-    pub(super) fn take_ranges(&mut self) -> (Ranges, u64) {
-        let missing = match self.state {
-            PullState::OnRing(_) => 0,
-            _ => self.granted.saturating_sub(self.arrived),
-        };
-        (std::mem::take(&mut self.ranges), missing)
+    /// Ends it: returns its record of what came in datagrams, and the bytes that it still takes of
+    /// their window.
+    pub(super) fn end(&mut self) -> (Ranges, u64) {
+        (std::mem::take(&mut self.ranges), self.carrier.window_bytes(self))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::pull::datagrams::DatagramCarrier;
     use super::*;
 
     fn pulling(in_place: u64, wanted: u64) -> Pulling {
@@ -227,33 +197,36 @@ mod tests {
     fn ring_brings_the_rest_once_all_granted_ranges_have_come() {
         let mut pulling = pulling(10, 100);
         assert_eq!(pulling.grant(20), 10);
-        pulling.state = PullState::AwaitingRing;
-        assert!(!pulling.is_ready_for_ring());
+        pulling.state = PullState::Draining;
+        assert!(!pulling.carrier.is_rest_due(&pulling));
         pulling.note_arrived(20);
-        assert!(pulling.is_ready_for_ring());
-        let grant = pulling.begin_on_ring(Id::from_u64(5), 3).unwrap();
-        assert_eq!(grant.over(), GrantOver::Ring(3));
-        assert_eq!((grant.offset.get(), grant.length.get()), (30, 70));
+        assert!(pulling.carrier.is_rest_due(&pulling));
+        (pulling.carrier, pulling.state) = (RingCarrier(3).into(), PullState::Settled);
+        assert_eq!(pulling.grant(70), 30);
+        assert!(pulling.is_on(RingCarrier(3)) && !pulling.is_on(RingCarrier(2)));
         assert!(pulling.check_piece(30, 70).is_ok() && !pulling.takes_data());
         for (offset, length) in [(30, 0), (30, 71), (29, 1), (31, 1)] {
             assert!(pulling.check_piece(offset, length).is_err(), "{length} bytes at {offset}");
         }
         pulling.note_arrived(25);
-        pulling.leave_ring();
-        assert_eq!((pulling.state, pulling.ungranted()), (PullState::GrantingAgain, 45));
-        assert!(!pulling.is_ready_for_ring() && pulling.takes_data());
+        assert!(!pulling.carrier.is_rest_due(&pulling), "pieces are under way");
+        pulling.carrier.take_back(&mut pulling);
+        pulling.carrier = DatagramCarrier.into();
+        assert_eq!((pulling.state, pulling.ungranted()), (PullState::Settled, 45));
+        assert!(!pulling.carrier.is_rest_due(&pulling) && pulling.takes_data());
     }
 
     /// RR-BULK-4
     #[test]
     fn data_is_granted_and_comes_once() {
         let mut pulling = pulling(0, 100);
+        pulling.carrier = DatagramCarrier.into();
         pulling.grant(50);
         assert!(pulling.accept_data(10, 20).is_ok());
         for (offset, end) in [(10, 20), (15, 25), (0, 51), (50, 60)] {
             assert!(pulling.accept_data(offset, end).is_err(), "{offset}..{end}");
         }
         assert_eq!(pulling.arrived, 10);
-        assert_eq!(pulling.take_ranges().1, 40, "granted and missing");
+        assert_eq!(pulling.end().1, 40, "granted and missing");
     }
 }

@@ -1,8 +1,6 @@
 //! A send whose message the peer pulls.
 
-use super::granted::Parts;
 use crate::proto::operation::Cause;
-use crate::wire::{CHUNK_BYTES_MAX, FrameError, Grant};
 
 /// A rendezvous send after its RTS.
 #[derive(Debug, Default)]
@@ -83,30 +81,16 @@ impl Serving {
         }
     }
 
-    /// Notes that the peer grants a range of its `message` bytes that leaves as `parts`, unless it
-    /// may not.
-    ///
-    /// RR-RDV-1, RR-BULK-2, RR-SHM-10.
-    pub(super) fn accept(
-        &mut self,
-        grant: &Grant,
-        parts: Parts,
-        message: u64,
-    ) -> Result<(), FrameError> {
-        let is_allowed = match parts {
-            // Granted ranges are retransmitted until they are received.
-            Parts::Data => {
-                grant.check_range(message, CHUNK_BYTES_MAX)?;
-                self.granted = self.granted.saturating_add(grant.length.get().into());
-                self.granted <= message
-            }
-            // The next range is granted when this one has arrived.
-            Parts::Pieces(_) => {
-                grant.check_range(message, u32::MAX)?;
-                !std::mem::replace(&mut self.has_pieces, true)
-            }
-        };
-        if is_allowed { Ok(()) } else { Err(grant.error(message)) }
+    /// Notes that the peer grants a range in datagrams. Returns the bytes of all of them.
+    pub(super) fn note_granted(&mut self, bytes: u32) -> u64 {
+        self.granted = self.granted.saturating_add(bytes.into());
+        self.granted
+    }
+
+    /// Notes that the peer grants a range on a ring. Returns `false` if some of the one before has
+    /// not left.
+    pub(super) fn begin_pieces(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_pieces, true)
     }
 
     /// Notes that all pieces of the granted range have left.
@@ -117,28 +101,32 @@ impl Serving {
 
 #[cfg(test)]
 mod tests {
+    use super::super::granted::RangeCarrier;
+    use super::super::pull::datagrams::DatagramCarrier;
+    use super::super::pull::ring::RingCarrier;
     use super::*;
+    use crate::wire::Grant;
 
     const MESSAGE: u64 = 100;
 
-    fn accepts(serving: &mut Serving, parts: Parts, range: (u64, u32)) -> bool {
-        serving.accept(&Grant::new(parts.over(), 1, 2, range), parts, MESSAGE).is_ok()
+    fn accepts(serving: &mut Serving, by: impl RangeCarrier, range: (u64, u32)) -> bool {
+        by.admit(serving, &Grant::new(by.over(), 1, 2, range), MESSAGE).is_ok()
     }
 
     /// RR-BULK-2
     #[test]
     fn nothing_is_granted_twice_in_datagrams() {
         let mut serving = Serving::default();
-        assert!(accepts(&mut serving, Parts::Data, (0, 60)));
-        assert!(accepts(&mut serving, Parts::Data, (60, 40)));
-        assert!(!accepts(&mut serving, Parts::Data, (0, 1)));
+        assert!(accepts(&mut serving, DatagramCarrier, (0, 60)));
+        assert!(accepts(&mut serving, DatagramCarrier, (60, 40)));
+        assert!(!accepts(&mut serving, DatagramCarrier, (0, 1)));
     }
 
     /// RR-SHM-10
     #[test]
     fn one_range_at_a_time_is_granted_on_a_ring() {
         let mut serving = Serving::default();
-        let pieces = Parts::Pieces(1);
+        let pieces = RingCarrier(1);
         assert!(accepts(&mut serving, pieces, (0, 60)));
         assert!(!accepts(&mut serving, pieces, (60, 40)));
         serving.note_pieces_sent();

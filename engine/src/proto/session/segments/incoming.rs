@@ -336,15 +336,17 @@ impl Core {
     ) -> Result<(), FrameError> {
         match frame {
             Frame::Data(data, bytes) => self.handle_data(slot, data, bytes, effects)?,
-            Frame::Grant(grant) => {
+            Frame::Grant(grant, over) => {
                 let (session, mut cx) = self.enter_receiving(slot)?;
-                session.handle_grant(&mut cx, grant)?;
+                session.handle_grant(&mut cx, grant, *over)?;
             }
             Frame::Done(done) => self.handle_done(slot, done, effects),
             Frame::Matched(matched) => {
                 self.with(slot, |it, mut cx| cx.handle_matched(&it.fences, matched, effects));
             }
-            Frame::Refused(refused) => self.handle_refused(slot, refused, effects),
+            Frame::Refused(refused, lane) => {
+                self.handle_refused(slot, refused.operation.get(), *lane, effects);
+            }
             Frame::LanesWanted => {
                 self.with(slot, |it, mut cx| it.handle_lanes_wanted(&mut cx, now_ns));
             }
@@ -352,8 +354,8 @@ impl Core {
                 let (session, mut cx) = self.enter_receiving(slot)?;
                 session.handle_rail(&mut cx, rail)?;
             }
-            Frame::LaneLost(lost) => {
-                self.with(slot, |it, mut cx| it.lanes.handle_lost(&mut cx, &it.rails, lost));
+            Frame::LaneLost(lost, lane) => {
+                self.with(slot, |it, mut cx| it.lanes.handle_lost(&mut cx, &it.rails, lost, *lane));
             }
             Frame::OneSided(header, data, operands) => {
                 let (request, with) = ((number, *header), (*data, *operands));

@@ -25,9 +25,9 @@ fn kinds(segment: &[u8]) -> Vec<u8> {
     while let Some(frame) = frames.next_frame().unwrap() {
         kinds.push(match frame {
             Frame::Data(..) => frame::KIND_DATA,
-            Frame::Grant(_) => frame::KIND_GRANT,
+            Frame::Grant(..) => frame::KIND_GRANT,
             Frame::Eager(..) => frame::KIND_EAGER,
-            Frame::Refused(_) => frame::KIND_REFUSED,
+            Frame::Refused(..) => frame::KIND_REFUSED,
             Frame::Done(_) => frame::KIND_DONE,
             _ => 0,
         });

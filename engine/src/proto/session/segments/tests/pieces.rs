@@ -1,5 +1,7 @@
 //! Long messages sent by rings, in pieces.
 
+use zerocopy::IntoBytes;
+
 use super::super::super::{ControlFrame, Session};
 use crate::proto::context::Cx;
 use crate::proto::core::Config;
@@ -7,7 +9,7 @@ use crate::proto::core::Core;
 use crate::proto::effects::{CompletionLevel, Ended};
 use crate::proto::failure::PeerFailure;
 use crate::proto::ready::Work;
-use crate::proto::session::rendezvous::ring::PieceReceive;
+use crate::proto::session::rendezvous::pull::ring::PieceReceive;
 use crate::proto::sim::{self, Flow, Net};
 use crate::wire::piece::PieceHeader;
 use crate::wire::{FrameError, Grant, GrantOver, Refused};
@@ -31,7 +33,7 @@ fn handle_piece(
 }
 
 fn handle_grant(core: &mut Core, slot: u32, grant: &Grant) -> Result<(), FrameError> {
-    let handle = |it: &mut Session, mut cx: Cx<'_>| it.handle_grant(&mut cx, grant);
+    let handle = |it: &mut Session, mut cx: Cx<'_>| it.handle_grant(&mut cx, grant, grant.over()?);
     core.with(slot, handle).unwrap()
 }
 
@@ -192,6 +194,7 @@ fn invalid_ring_grants_are_bounded_by_sends() {
     let nothing = Grant { send_operation: u64::MAX.into(), ..grant(0, 1, 1) };
     assert_eq!(handle_grant(core, slot, &nothing), Ok(()));
     let control = core.session(slot).unwrap().segments.control().front().copied();
-    let lane = Refused::new(GrantOver::Ring(1), 1).lane;
-    assert!(matches!(control, Some(ControlFrame::Refused(it)) if it.lane == lane));
+    let refused = Refused::new(GrantOver::Ring(1), nothing.receive_operation.get());
+    let is_refused = |it: &Refused| it.as_bytes() == refused.as_bytes();
+    assert!(matches!(control, Some(ControlFrame::Refused(it)) if is_refused(&it)));
 }

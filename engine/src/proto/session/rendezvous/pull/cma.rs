@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A long put works like that, with its target as receiver (PUT RTS), and so does a long get, with
-//! its origin (REPLY RTS): [`super::super::one_sided`].
+//! its origin (REPLY RTS): [`one_sided`](super::super::super::one_sided).
 //!
 //! A session uses CMA where its segments go by memory that both engines share, and the peer has
 //! shown that it can read: the driver's event `CmaChanged`, `Session::use_memory_reads`. Messages
@@ -20,15 +20,37 @@
 //! An operation that ends before DONE revokes its memory while the peer may be reading, before its
 //! user gets it back ([`Effects::revoke`]), and data read after that is discarded.
 
-use super::Rendezvous;
-use super::pulling::PullState;
-use crate::proto::context::SharedState;
+use super::super::Rendezvous;
+use super::super::SessionRendezvous;
+use super::super::pulling::{PullState, Pulling};
+use super::{AnyCarrier, Carrier};
+use crate::proto::context::{Cx, SharedState};
 use crate::proto::core::Core;
 use crate::proto::effects::Effects;
 use crate::proto::operation::OperationState;
 use crate::proto::operations::Operations;
 use crate::proto::table::Id;
-use crate::wire::CmaSource;
+use crate::wire::{CmaSource, Grant};
+
+/// The memory of the sender's process, with the message at this place.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct MemoryCarrier(pub(in super::super) CmaSource);
+
+impl Carrier for MemoryCarrier {
+    /// Queues the message to be read, in matching order.
+    fn begin(self, _it: &mut SessionRendezvous, cx: &mut Cx<'_>, id: Id) -> Option<Grant> {
+        let pulled = cx.shared.operations.pulling(cx.slot, id);
+        let (pulling, _) = debug_assert_some!(pulled, "it pulls")?;
+        (pulling.carrier, pulling.state) = (self.into(), PullState::Settled);
+        cx.shared.rendezvous.readable.push_back(id);
+        None
+    }
+
+    /// All of it comes anew, since the sender may have reused the memory.
+    fn take_back(self, pulling: &mut Pulling) {
+        (pulling.state, pulling.arrived) = (PullState::Granting, 0);
+    }
+}
 
 /// A piece of a message for the loop to read.
 #[derive(Clone, Copy, Debug)]
@@ -43,11 +65,6 @@ pub(crate) struct CmaRead {
 }
 
 impl Rendezvous {
-    /// Queues a receive that matched a message readable from `source`.
-    pub(super) fn read_from_memory(&mut self, id: Id, source: CmaSource) {
-        self.readable.push_back((id, source));
-    }
-
     /// Returns whether there may be something to read.
     #[inline]
     pub(crate) fn has_readable(&self) -> bool {
@@ -56,9 +73,10 @@ impl Rendezvous {
 
     /// Returns the next piece to read, at most `most` bytes.
     fn next_read(&mut self, operations: &Operations, most: u64) -> Option<CmaRead> {
-        while let Some(&(operation, source)) = self.readable.front() {
+        while let Some(&operation) = self.readable.front() {
             if let Some(found) = operations.get(operation)
                 && let OperationState::Pulling(pulling) = &found.state
+                && let AnyCarrier::Memory(MemoryCarrier(source)) = pulling.carrier
                 && !pulling.has_failed()
             {
                 let (session, offset) = (found.session, pulling.arrived);
@@ -88,27 +106,19 @@ impl Core {
     pub(crate) fn handle_cma(&mut self, read: CmaRead, is_good: bool, effects: &mut impl Effects) {
         let CmaRead { session, operation, length, .. } = read;
         debug_assert_eq!(
-            self.shared.rendezvous.readable.front().map(|&(first, _)| first),
-            Some(operation),
+            self.shared.rendezvous.readable.front(),
+            Some(&operation),
             "the first message is read"
         );
         let is_good = is_good || planted!(TakeUnread);
-        let is_whole = self.shared.operations.with_pulled(operation, |_, pulling| {
-            if is_good {
-                // Nothing is granted: data that a peer sends nevertheless is rejected.
-                pulling.note_arrived(length);
-            } else {
-                (pulling.state, pulling.arrived) = (PullState::Granting, 0);
-            }
-            is_good && pulling.arrived == pulling.wanted
-        });
+        let is_whole = is_good && self.note_pulled(operation, length, effects);
         if is_whole || !is_good {
             self.shared.rendezvous.readable.pop_front();
         }
-        if is_whole {
-            self.finish_pull(operation, effects);
-        } else if !is_good {
-            self.with_known(session, |it, mut cx| it.begin_pull(&mut cx, operation, None));
+        if !is_good {
+            self.with_known(session, |it, mut cx| {
+                it.grant_by(&mut cx, |it, cx| it.replace_carrier(cx, operation));
+            });
         }
     }
 }

@@ -21,16 +21,23 @@
 //!
 //! Costs per piece of 8 KiB: a copy on each side, no system call, no allocation, no lock.
 
-use super::super::Session;
-use super::SessionRendezvous;
-use super::granted::{Parts, QueuedRange};
-use super::pulling::PullState;
+use super::super::super::Session;
+use super::super::SessionRendezvous;
+use super::super::granted::{GrantedRanges, NewRange, QueuedRange, RangeCarrier, RangeQueue};
+use super::super::pulling::{PullState, Pulling};
+use super::super::queue::Class;
+use super::super::serving::Serving;
+use super::Carrier;
 use crate::proto::context::Cx;
 use crate::proto::core::Core;
 use crate::proto::effects::Effects;
+use crate::proto::ready::Work;
 use crate::proto::table::Id;
 use crate::wire::piece::PieceHeader;
-use crate::wire::{FrameError, Grant};
+use crate::wire::{FrameError, Grant, GrantOver};
+
+/// Maximum range of one grant on a ring, in bytes: a grant has four for its length.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
 
 /// A piece for the loop to write.
 #[derive(Clone, Copy, Debug)]
@@ -48,40 +55,102 @@ pub(crate) struct PieceReceive {
     pub(crate) offset: u64,
 }
 
+/// The ring of this number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) struct RingCarrier(pub(in super::super) u32);
+
+impl Carrier for RingCarrier {
+    /// Grants all of the rest, or as much as one grant can name.
+    fn begin(self, _it: &mut SessionRendezvous, cx: &mut Cx<'_>, id: Id) -> Option<Grant> {
+        let pulled = cx.shared.operations.pulling(cx.slot, id);
+        let (pulling, _) = debug_assert_some!(pulled, "it pulls")?;
+        debug_assert_eq!(pulling.granted, pulling.arrived, "no range is under way");
+        // What has come by a ring does not return to another one.
+        (pulling.carrier, pulling.state) = (self.into(), PullState::Settled);
+        let most = if rare!("a grant of one byte by a ring", 10) { 1 } else { RANGE_BYTES_MAX };
+        let length = pulling.ungranted().min(most);
+        let range = (pulling.grant(length), length as u32);
+        Some(Grant::new(self.over(), pulling.send_operation, id.to_u64(), range))
+    }
+
+    fn is_rest_due(self, pulling: &Pulling) -> bool {
+        pulling.arrived == pulling.granted
+    }
+
+    /// What has not come in order is granted again.
+    fn take_back(self, pulling: &mut Pulling) {
+        pulling.granted = pulling.arrived;
+        pulling.ranges.extend_to(pulling.arrived);
+    }
+
+    fn accept(self, it: &mut Session, cx: &mut Cx<'_>, grant: &Grant) -> Result<(), FrameError> {
+        if !it.segments.has_datagrams() {
+            return Err(grant.error(0));
+        }
+        it.accept_range(cx, grant, self)
+    }
+}
+
+impl RangeCarrier for RingCarrier {
+    const WORK: Work = Work::Piece;
+
+    fn over(self) -> GrantOver {
+        GrantOver::Ring(self.0)
+    }
+
+    /// The next range is granted when this one has arrived.
+    fn admit(self, serving: &mut Serving, grant: &Grant, message: u64) -> Result<(), FrameError> {
+        grant.check_range(message, u32::MAX)?;
+        if serving.begin_pieces() { Ok(()) } else { Err(grant.error(message)) }
+    }
+
+    fn queue(self, granted: &mut GrantedRanges) -> &mut RangeQueue {
+        &mut granted.pieces
+    }
+
+    fn push(self, it: &mut SessionRendezvous, new: &NewRange<'_>) -> Result<bool, FrameError> {
+        let is_known = it.ring == Some(self);
+        if is_known {
+            it.granted.pieces.drop_ended(new.operations);
+            self.insert(&mut it.granted.pieces, new);
+        } else {
+            it.granted.push_other(self, new);
+        }
+        Ok(is_known)
+    }
+
+    /// One out of many pieces is of the last message, and a range ends with its last piece.
+    fn note_sent(queue: &mut RangeQueue, serving: Option<&mut Serving>) {
+        queue.note_turn();
+        if let Some(serving) = serving {
+            serving.note_pieces_sent();
+        }
+    }
+}
+
+impl RingCarrier {
+    /// Adds a range to those of this ring, by the class of its message.
+    pub(in super::super) fn insert(self, pieces: &mut RangeQueue, new: &NewRange<'_>) {
+        let class = Class::of(new.hint);
+        pieces.insert(new, |other| other.is_none_or(|other| Class::of(other) > class));
+    }
+}
+
 /// The receiver.
 impl SessionRendezvous {
     /// Returns the ring on which the session takes pieces, as both sides know it.
     #[cfg(test)]
     pub(in crate::proto) fn ring(&self) -> Option<u32> {
-        self.ring
+        self.ring.map(|RingCarrier(ring)| ring)
     }
 
-    /// Selects another ring for pieces, or none.
-    ///
-    /// RR-SHM-10.
-    fn set_ring(&mut self, cx: &mut Cx<'_>, ring: Option<u32>) {
-        if let Some(before) = self.ring {
-            self.leave_ring(cx, before);
-        }
-        self.ring = ring;
-        self.select_granted(cx, ring);
-    }
-
-    /// Grants the missing bytes of a ring that has ended to lanes.
-    fn leave_ring(&mut self, cx: &mut Cx<'_>, ring: u32) {
-        if planted!(ForgetPieces) {
-            return;
-        }
-        for index in 0..cx.shared.operations.index_end() {
-            let operations = &mut cx.shared.operations;
-            if let Some(id) = operations.id_at(index)
-                && let Some((pulling, _)) = operations.pulling(cx.slot, id)
-                && pulling.state == PullState::OnRing(ring)
-            {
-                pulling.leave_ring();
-                self.begin_granting(cx, id);
-            }
-        }
+    /// Lets the message of the operation at `index` go on by another carrier if it came by a ring,
+    /// which has ended.
+    fn leave_ring(&mut self, cx: &mut Cx<'_>, index: usize, ended: RingCarrier) -> Option<Grant> {
+        let id = cx.shared.operations.id_at(index)?;
+        let (pulling, _) = cx.shared.operations.pulling(cx.slot, id)?;
+        let is_on_it = pulling.is_on(ended) && !planted!(ForgetPieces);
+        is_on_it.then(|| self.replace_carrier(cx, id))?
     }
 
     /// Lets the message of the operation at `index`, if lanes carry it, go on by the ring, or,
@@ -93,27 +162,18 @@ impl SessionRendezvous {
             return None;
         }
         match (pulling.state, self.ring) {
-            (PullState::Granting, Some(_)) => {
-                pulling.state = PullState::AwaitingRing;
-                let is_ready = pulling.is_ready_for_ring();
+            (PullState::Granting, Some(ring)) => {
+                pulling.state = PullState::Draining;
+                let is_drained = pulling.is_drained();
                 self.queue.retain(|other| other != id);
-                is_ready.then(|| self.pull_by_ring(cx, id)).flatten()
+                is_drained.then(|| ring.begin(self, cx, id))?
             }
-            (PullState::AwaitingRing, None) => {
+            (PullState::Draining, None) => {
                 pulling.state = PullState::Granting;
-                self.begin_granting(cx, id);
-                None
+                self.network.begin(self, cx, id)
             }
             _ => None,
         }
-    }
-
-    /// Pulls a message of which no range is under way by the ring, if there is one.
-    pub(super) fn pull_by_ring(&mut self, cx: &mut Cx<'_>, id: Id) -> Option<Grant> {
-        let ring = self.ring?;
-        let pulled = cx.shared.operations.pulling(cx.slot, id);
-        let (pulling, _) = debug_assert_some!(pulled, "it pulls")?;
-        pulling.begin_on_ring(id, ring)
     }
 }
 
@@ -128,11 +188,11 @@ impl Cx<'_> {
         length: usize,
     ) -> Result<Option<PieceReceive>, FrameError> {
         let operation = Id::from_u64(header.receive_operation.get());
-        let state = PullState::OnRing(header.ring.get());
+        let ring = RingCarrier(header.ring.get());
         let found = self.shared.operations.pulling(self.slot, operation);
         // The receive has ended, or uses lanes since its ring ended.
-        let is_late = |it: &PullState| *it != state && !planted!(TakeLatePiece);
-        let Some((pulling, _)) = found.filter(|(it, _)| !is_late(&it.state)) else {
+        let is_late = |it: &Pulling| !it.is_on(ring) && !planted!(TakeLatePiece);
+        let Some((pulling, _)) = found.filter(|(it, _)| !is_late(it)) else {
             self.shared.counters.stale_frames += 1;
             return Ok(None);
         };
@@ -148,10 +208,17 @@ impl Session {
     ///
     /// RR-SHM-10.
     pub(in crate::proto) fn use_ring_for_pieces(&mut self, cx: &mut Cx<'_>, ring: Option<u32>) {
-        if self.rendezvous.ring == ring {
+        let ring = ring.map(RingCarrier);
+        let before = std::mem::replace(&mut self.rendezvous.ring, ring);
+        if before == ring {
             return;
         }
-        self.rendezvous.set_ring(cx, ring);
+        if let Some(before) = before {
+            for index in 0..cx.shared.operations.index_end() {
+                self.grant_by(cx, |it, cx| it.leave_ring(cx, index, before));
+            }
+        }
+        self.rendezvous.select_granted(cx, ring);
         for index in 0..cx.shared.operations.index_end() {
             self.grant_by(cx, |it, cx| it.follow_ring(cx, index));
         }
@@ -161,12 +228,12 @@ impl Session {
     pub(crate) fn next_piece(&mut self, mut cx: Cx<'_>) -> Option<PieceSend> {
         let most = if rare!("a piece of one byte", 10) { 1 } else { cx.shared.config.piece_bytes };
         let ring = self.rendezvous.ring?;
-        let range = self.next_granted(&mut cx, Parts::Pieces(ring))?;
+        let range = self.next_granted(&mut cx, ring)?;
         let QueuedRange { operation, receive_operation, offset, length, .. } = range;
         let header = PieceHeader {
             receive_operation: receive_operation.into(),
             offset: offset.into(),
-            ring: ring.into(),
+            ring: ring.0.into(),
             reserved: 0.into(),
         };
         Some(PieceSend { operation, offset, length: most.min(length as usize), header })
@@ -179,7 +246,7 @@ impl SessionRendezvous {
     pub(crate) fn handle_piece_written(&mut self, mut cx: Cx<'_>, length: usize) {
         let ring = debug_assert_some!(self.ring, "the ring took a piece");
         if let Some(ring) = ring {
-            self.note_sent(&mut cx, Parts::Pieces(ring), length);
+            self.note_sent(&mut cx, ring, length);
         }
     }
 }
@@ -192,19 +259,6 @@ impl Core {
         length: usize,
         effects: &mut impl Effects,
     ) {
-        let id = piece.operation;
-        let (is_whole, grant) = self.shared.operations.with_pulled(id, |slot, pulling| {
-            debug_assert_eq!(piece.offset, pulling.arrived, "pieces arrive in order");
-            pulling.note_arrived(length as u64);
-            let is_whole = pulling.arrived == pulling.wanted;
-            let needs_grant = !is_whole && pulling.arrived == pulling.granted;
-            (is_whole, needs_grant.then(|| (slot, pulling.grant_on_ring(id))))
-        });
-        if is_whole {
-            self.finish_pull(id, effects);
-        }
-        if let Some((slot, grant)) = grant {
-            self.with_known(slot, |it, mut cx| it.grant_by(&mut cx, |_, _| grant));
-        }
+        self.note_pulled(piece.operation, length as u64, effects);
     }
 }

@@ -1,8 +1,8 @@
 //! Bulk data in datagrams, for sessions that need no bulk lane.
 //!
-//! The receiver grants ranges as usual ([`super`]), but on no lane. Granted ranges arrive as DATA
-//! frames, in segments of their own, which are sent after those of messages and retransmitted like
-//! them. So a range depends on no lane that could fail, is granted once, and its bytes are copied
+//! The receiver grants ranges as usual ([`super::super`]), but on no lane. Granted ranges arrive as
+//! DATA frames, in segments of their own, which are sent after those of messages and retransmitted
+//! like them. So a range depends on no lane that could fail, is granted once, and its bytes are copied
 //! from the datagram directly to the receive's memory.
 //!
 //! ```text
@@ -18,17 +18,26 @@
 
 use zerocopy::IntoBytes;
 
-use super::super::Session;
-use super::super::segments::SegmentId;
-use super::SessionRendezvous;
-use super::granted::{Parts, QueuedRange};
+use super::super::super::lanes::lane::GRANTED_MAX;
+use super::super::super::segments::SegmentId;
+use super::super::super::{ControlFrame, Session};
+use super::super::SessionRendezvous;
+use super::super::granted::{GrantedRanges, NewRange, QueuedRange, RangeCarrier, RangeQueue};
+use super::super::granting::NextRange;
+use super::super::pulling::Pulling;
+use super::super::serving::Serving;
+use super::{AnyCarrier, Carrier, Chunks};
 use crate::proto::context::Cx;
 use crate::proto::core::Core;
 use crate::proto::effects::Effects;
+use crate::proto::hint::Hint;
 use crate::proto::ready::Work;
 use crate::proto::table::Id;
 use crate::wire::data::DATA_HEADER_BYTES;
-use crate::wire::{Data, FrameError, Grant, GrantOver, frame};
+use crate::wire::{CHUNK_BYTES_MAX, Data, FrameError, Grant, GrantOver, frame};
+
+/// Minimum range granted when space is short: a grant has 40 bytes.
+const SHARE_MIN: u64 = 4096;
 
 /// Segments of bulk data that wait for their first transmission: as many as one turn sends.
 /// Messages staged later are sent before them.
@@ -42,67 +51,100 @@ pub(crate) struct StagedData<'a> {
     pub(crate) room: &'a mut [u8],
 }
 
-/// The receiver.
-impl SessionRendezvous {
-    /// Returns whether ranges are granted in datagrams: the session has no lanes.
-    pub(in crate::proto) fn is_in_datagrams(&self) -> bool {
-        self.is_in_datagrams
-    }
+/// Datagrams, which carry all granted ranges of a session without lanes.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct DatagramCarrier;
 
-    /// Returns whether one more grant of `chunk` bytes may be sent, with at most `horizon` bytes of
-    /// the session outstanding; if not, the session is retried when it may. With nothing
-    /// outstanding it always may: no session waits for the peer of another.
+impl Carrier for DatagramCarrier {
+    /// Grants a chunk within the window of all sessions. A session without space for it is retried
+    /// when there is some; one with nothing outstanding always may grant, since no session waits
+    /// for the peer of another.
     ///
     /// RR-BULK-3.
-    pub(super) fn may_grant_in_datagrams(&self, cx: &mut Cx<'_>, chunk: u64, horizon: u64) -> bool {
-        debug_assert!(self.is_in_datagrams, "lanes have a horizon of their own");
-        let is_full =
-            cx.shared.rendezvous.pulled_bytes + chunk > cx.shared.config.datagram_window_bytes;
-        if self.pulled_bytes >= horizon.max(1) {
+    fn grant_next(self, it: &mut Session, cx: &mut Cx<'_>, chunks: Chunks, now_ns: u64) -> bool {
+        let (chunk_bytes, count) = chunks;
+        let (own, window) = (&mut it.rendezvous, cx.shared.config.datagram_window_bytes);
+        // Several sessions share the window, and a long chunk would use all of it.
+        let most = chunk_bytes.min((window / 8).max(SHARE_MIN));
+        if own.pulled_bytes >= (count * chunk_bytes).max(1) {
             return false;
         }
-        if !is_full || self.pulled_bytes == 0 {
-            return true;
+        if cx.shared.rendezvous.pulled_bytes + most > window && own.pulled_bytes > 0 {
+            if own.queue.has_first() {
+                cx.add_work(Work::AwaitWindow);
+            } else {
+                cx.add_work_last(Work::AwaitWindow);
+            }
+            return false;
         }
-        if self.queue.has_first() {
-            cx.add_work(Work::AwaitWindow);
-        } else {
-            cx.add_work_last(Work::AwaitWindow);
-        }
-        false
-    }
-
-    /// Returns the grant of a range of the message that `id` receives.
-    pub(super) fn pull_by_datagram(
-        &mut self,
-        cx: &mut Cx<'_>,
-        id: Id,
-        send_operation: u64,
-        (offset, length): (u64, u32),
-    ) -> Grant {
-        self.pulled_bytes += u64::from(length);
+        let next = own.next_range(cx, |left| left.min(most), now_ns);
+        let Some(NextRange { id, send_operation, offset, length }) = next else { return false };
+        own.pulled_bytes += u64::from(length);
         cx.shared.rendezvous.pulled_bytes += u64::from(length);
-        self.check_total(cx);
-        Grant::new(GrantOver::Datagrams, send_operation, id.to_u64(), (offset, length))
+        let grant = Grant::new(self.over(), send_operation, id.to_u64(), (offset, length));
+        it.send_control(cx, ControlFrame::Grant(grant));
+        true
     }
 
-    fn check_total(&self, cx: &Cx<'_>) {
-        debug_assert!(
-            self.pulled_bytes <= cx.shared.rendezvous.pulled_bytes,
-            "the total is that of all sessions"
-        );
+    fn window_bytes(self, pulling: &Pulling) -> u64 {
+        pulling.granted - pulling.arrived
+    }
+
+    fn accept(self, it: &mut Session, cx: &mut Cx<'_>, grant: &Grant) -> Result<(), FrameError> {
+        if !it.rendezvous.is_in_datagrams() {
+            return Err(grant.error(0));
+        }
+        it.accept_range(cx, grant, self)
+    }
+}
+
+impl RangeCarrier for DatagramCarrier {
+    const WORK: Work = Work::Data;
+
+    fn over(self) -> GrantOver {
+        GrantOver::Datagrams
+    }
+
+    /// Granted ranges are retransmitted until they are received, and so none is granted twice.
+    ///
+    /// RR-BULK-2.
+    fn admit(self, serving: &mut Serving, grant: &Grant, message: u64) -> Result<(), FrameError> {
+        grant.check_range(message, CHUNK_BYTES_MAX)?;
+        let granted = serving.note_granted(grant.length.get());
+        if granted <= message { Ok(()) } else { Err(grant.error(message)) }
+    }
+
+    fn queue(self, granted: &mut GrantedRanges) -> &mut RangeQueue {
+        &mut granted.data
+    }
+
+    fn push(self, it: &mut SessionRendezvous, new: &NewRange<'_>) -> Result<bool, FrameError> {
+        let queue = &mut it.granted.data;
+        if queue.len() >= GRANTED_MAX {
+            return Err(FrameError::AnswersWait(queue.len()));
+        }
+        let is_first = new.hint == Hint::Priority;
+        queue.insert(new, |other| is_first && other != Some(Hint::Priority));
+        Ok(true)
+    }
+}
+
+/// The receiver.
+impl SessionRendezvous {
+    /// Returns whether granted ranges come in datagrams: the session has no lanes.
+    pub(in crate::proto) fn is_in_datagrams(&self) -> bool {
+        matches!(self.network, AnyCarrier::Datagrams(_))
     }
 
     /// Subtracts bytes that were granted and have arrived, or never will.
     fn note_pulled(&mut self, cx: &mut Cx<'_>, bytes: u64) {
-        // Lanes may have carried them.
-        if !self.is_in_datagrams {
+        // The session may have ended, and these with it.
+        if !self.is_in_datagrams() {
             return;
         }
         debug_assert!(bytes <= self.pulled_bytes, "no more arrives than was granted");
         self.pulled_bytes -= bytes;
         cx.shared.rendezvous.pulled_bytes -= bytes;
-        self.check_total(cx);
         cx.wake_pulls();
         if !self.queue.is_empty() {
             cx.add_work(Work::Grant);
@@ -113,7 +155,7 @@ impl SessionRendezvous {
     /// expected.
     pub(in crate::proto) fn release_granted(&mut self, cx: &mut Cx<'_>, id: Id) {
         if let Some((pulling, _)) = cx.shared.operations.pulling(cx.slot, id) {
-            let (ranges, missing) = pulling.take_ranges();
+            let (ranges, missing) = pulling.end();
             cx.shared.rendezvous.recycle(ranges);
             if missing > 0 {
                 self.note_pulled(cx, missing);
@@ -128,7 +170,7 @@ impl SessionRendezvous {
     fn accept_data(&mut self, cx: &mut Cx<'_>, data: &Data) -> Result<Option<Id>, FrameError> {
         let (offset, length) = (data.offset.get(), data.length.get());
         let bad = |why| FrameError::BadData { offset, length, why };
-        if !self.is_in_datagrams {
+        if !self.is_in_datagrams() {
             return Err(bad("this session uses bulk lanes for data"));
         }
         let end = offset.checked_add(length.into()).filter(|_| length > 0);
@@ -145,8 +187,8 @@ impl SessionRendezvous {
     }
 
     /// Releases what the session, which ends, has granted.
-    pub(super) fn end_datagrams(&self, cx: &mut Cx<'_>) {
-        if self.is_in_datagrams {
+    pub(in super::super) fn end_datagrams(&self, cx: &mut Cx<'_>) {
+        if self.is_in_datagrams() {
             cx.shared.rendezvous.pulled_bytes -= self.pulled_bytes;
             cx.remove_work(Work::AwaitWindow);
             cx.remove_work(Work::Data);
@@ -169,7 +211,7 @@ impl Session {
     /// Stages one segment with the next granted bytes. Returns the send, the offset, the segment
     /// and the length. `None`: there is no space, or nothing is granted.
     fn push_data(&mut self, cx: &mut Cx<'_>) -> Option<(Id, u64, SegmentId, usize)> {
-        let range = self.next_granted(cx, Parts::Data)?;
+        let range = self.next_granted(cx, DatagramCarrier)?;
         let QueuedRange { operation, receive_operation, offset, length, .. } = range;
         let segments = &mut self.segments;
         debug_assert!(segments.is_established(), "a session with grants is established");
@@ -180,7 +222,7 @@ impl Session {
         let length = room.min(length as usize);
         let whole = DATA_HEADER_BYTES + length;
         let segment = segments.push_alone(&mut cx.shared.pool, whole)?;
-        self.rendezvous.note_sent(cx, Parts::Data, length);
+        self.rendezvous.note_sent(cx, DatagramCarrier, length);
         let header = Data {
             kind: frame::KIND_DATA,
             flags: 0,

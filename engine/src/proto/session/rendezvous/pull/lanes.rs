@@ -1,9 +1,12 @@
 //! Chunks on TCP lanes: granted ranges, received by the kernel in their place.
 
-use super::super::Session;
-use super::super::eager_limit::CopySpeed;
-use super::super::lanes::lane::{BulkLane, ChunkArrival, GrantedRange, ServedRange};
-use super::SessionRendezvous;
+use super::super::super::eager_limit::CopySpeed;
+use super::super::super::lanes::lane::{BulkLane, ChunkArrival, GrantedRange, ServedRange};
+use super::super::super::rails::schedule::{GrantTarget, LaneSchedule, Next};
+use super::super::super::{ControlFrame, Session};
+use super::super::SessionRendezvous;
+use super::super::granting::{NextRange, range_bytes};
+use super::{Carrier, Chunks};
 use crate::proto::context::{Cx, SharedState};
 use crate::proto::core::{Action, Core};
 use crate::proto::effects::Effects;
@@ -12,11 +15,15 @@ use crate::proto::operation::{NO_REMOTE, OperationState};
 use crate::proto::ready::Work;
 use crate::proto::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
-use crate::wire::{CHUNK_BYTES_MAX, FrameError, Grant};
+use crate::wire::{CHUNK_BYTES_MAX, FrameError, Grant, GrantOver};
 
 /// Consecutive corrupted chunks of a message before the session fails: that indicates a defect, not
 /// chance.
 pub(crate) const BAD_CHUNKS_MAX: u32 = 8;
+
+/// The TCP lanes of a session.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct LaneCarrier;
 
 /// A chunk for the driver to send.
 #[derive(Clone, Copy, Debug)]
@@ -188,20 +195,47 @@ impl Core {
     }
 }
 
-/// The sender.
-impl Session {
-    /// Handles the peer's grant of a range on a lane: grants are served in the order of their
-    /// chunks, which can differ from that of their datagrams.
+impl Carrier for LaneCarrier {
+    /// Grants the next range on the lane that would deliver it first, unless enough is granted on
+    /// all.
+    fn grant_next(self, it: &mut Session, cx: &mut Cx<'_>, chunks: Chunks, now_ns: u64) -> bool {
+        let left = it.rendezvous.ungranted(&cx.shared.operations);
+        let (lanes, shares) = (&cx.shared.lanes, cx.shared.rails.shares());
+        let schedule = LaneSchedule::new((&it.lanes, &it.rails), lanes, shares, now_ns);
+        let GrantTarget { lane, chunk_bytes, is_last } = match schedule.choose(left, chunks) {
+            Next::Now(choice) => choice,
+            Next::Later => return false,
+            Next::NoLane => {
+                it.request_lanes(cx, now_ns);
+                return false;
+            }
+        };
+        // Horizons count bytes, and ranges may be short. Arrivals trigger the next attempt.
+        if cx.shared.lanes.get(lane).is_some_and(BulkLane::is_full) {
+            return false;
+        }
+        let most = |left| range_bytes(left, chunk_bytes);
+        let next = it.rendezvous.next_range(cx, most, now_ns);
+        let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "the chosen lane exists");
+        let Some((next, bulk)) = next.zip(bulk) else { return false };
+        let NextRange { id, send_operation, offset, length } = next;
+        let chunk = bulk.grant(id, (offset, length), is_last, now_ns);
+        let over = GrantOver::Lane { lane: bulk.number(), chunk };
+        cx.shared.lanes.mark_runnable(lane);
+        let grant = Grant {
+            eager_class: it.segments.eager_limit().class(),
+            ..Grant::new(over, send_operation, id.to_u64(), (offset, length))
+        };
+        it.send_control(cx, ControlFrame::Grant(grant));
+        true
+    }
+
+    /// Serves grants in the order of their chunks, which can differ from that of their datagrams.
     ///
     /// RR-DGRAM-10, RR-RDV-2.
-    pub(super) fn handle_lane_grant(
-        &mut self,
-        cx: &mut Cx<'_>,
-        grant: &Grant,
-        number: u32,
-    ) -> Result<(), FrameError> {
+    fn accept(self, it: &mut Session, cx: &mut Cx<'_>, grant: &Grant) -> Result<(), FrameError> {
         // A lane that failed here while the grant was in transit fails there, too.
-        let Some(lane) = cx.shared.lanes.named(self.lanes.ids(), number) else {
+        let Some(lane) = cx.shared.lanes.named(it.lanes.ids(), grant.number.get()) else {
             cx.shared.counters.stale_frames += 1;
             return Ok(());
         };
@@ -212,13 +246,16 @@ impl Session {
         if !bulk.reorder(grant)? {
             return Ok(());
         }
-        self.serve_grant(cx, lane, grant)?;
+        it.serve_grant(cx, lane, grant)?;
         while let Some(next) = cx.shared.lanes.get_mut(lane).and_then(BulkLane::take_early) {
-            self.serve_grant(cx, lane, &next)?;
+            it.serve_grant(cx, lane, &next)?;
         }
         Ok(())
     }
+}
 
+/// The sender.
+impl Session {
     /// Serves the next grant on a lane.
     ///
     /// RR-RDV-1, RR-RDV-5, RR-RDV-9.
@@ -230,8 +267,9 @@ impl Session {
             return Ok(());
         };
         let Some((_, message, _)) = cx.shared.operations.serving(cx.slot, id) else {
+            let over = GrantOver::Lane { lane: bulk.number(), chunk: grant.chunk() };
             bulk.refuse();
-            self.refuse_grant(cx, grant.over(), grant.receive_operation.get());
+            self.refuse_grant(cx, over, grant.receive_operation.get());
             cx.act(Action::CloseLane { lane, is_failure: true });
             return Ok(());
         };
@@ -241,11 +279,12 @@ impl Session {
             receive_operation: grant.receive_operation.get(),
             offset: grant.offset.get(),
             length: grant.length.get(),
-            chunk: grant.chunk.get(),
+            chunk: grant.chunk(),
         })?;
+        let number = bulk.number();
         self.segments.eager_limit_mut().follow(grant.eager_class);
         let are_reordered = self.segments.has_datagrams();
-        self.lanes.handle_grant(grant.lane.get(), are_reordered);
+        self.lanes.handle_grant(number, are_reordered);
         cx.shared.lanes.mark_runnable(lane);
         Ok(())
     }
