@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::config::Config;
-use super::core::{Action, Core, CoreCounters, ENVELOPES_MIN};
+use super::config::CoreConfig;
+use super::core::{Action, Core, CoreCounters};
 use super::endpoints::Endpoints;
 use super::hint::Hint;
 use super::operations::Operations;
@@ -12,6 +12,7 @@ use super::process_status::Processes;
 use super::ready::{Ready, Work};
 use super::regions::Regions;
 use super::session::Session;
+use super::session::eager_limit::EagerPolicy;
 use super::session::lanes::BulkLanes;
 use super::session::offers::Offers;
 use super::session::rails::engine::EngineRails;
@@ -25,7 +26,9 @@ use crate::wire::FrameError;
 pub(crate) struct SharedState {
     /// The random, non-zero id of the engine.
     engine: u64,
-    pub(super) config: Config,
+    /// Seed of the hash tables whose keys peers choose.
+    hash_seed: u64,
+    eager: EagerPolicy,
     pub(super) peers: PeerTable,
     pub(super) endpoints: Endpoints,
     pub(super) operations: Operations,
@@ -48,28 +51,27 @@ pub(crate) struct SharedState {
 
 impl SharedState {
     /// Creates the state of the engine `engine`.
-    pub(super) fn new(engine: u64, config: Config) -> Self {
-        let unexpected_max = usize::try_from(config.unexpected_messages).unwrap_or(usize::MAX);
-        // A session always gets its minimum, beyond the total limit.
-        let unexpected_max =
-            unexpected_max.saturating_add(config.sessions_max * ENVELOPES_MIN as usize);
+    pub(super) fn new(engine: u64, config: CoreConfig) -> Self {
+        let CoreConfig { hash_seed, sessions_max, operations_max, waiting_max, .. } = config;
+        let CoreConfig { retry, regions, credit, eager, pull, lanes, staging, .. } = config;
         Self {
             engine,
-            peers: PeerTable::new(engine, config.sessions_max, config.retry),
-            endpoints: Endpoints::new(config.hash_seed),
-            operations: Operations::new(config.operations_max),
-            unexpected: Unexpected::new(unexpected_max),
-            pool: SegmentPool::of(&config),
-            lanes: BulkLanes::new(config.bulk_lanes_max, config.bulk_lanes.max(1) as usize),
-            rendezvous: Rendezvous::default(),
+            hash_seed,
+            eager,
+            peers: PeerTable::new(engine, sessions_max, retry),
+            endpoints: Endpoints::new(hash_seed),
+            operations: Operations::new(operations_max, waiting_max),
+            unexpected: Unexpected::new(credit.unexpected_max(sessions_max)),
+            pool: SegmentPool::new(staging),
+            lanes: BulkLanes::new(lanes, hash_seed ^ engine.rotate_left(32)),
+            rendezvous: Rendezvous::new(pull),
             rails: EngineRails::default(),
-            regions: Regions::new(config.regions, config.hash_seed),
+            regions: Regions::new(regions, hash_seed),
             processes: Processes::default(),
             actions: VecDeque::new(),
             ready: Ready::default(),
             counters: CoreCounters::default(),
-            offers: Offers::default(),
-            config,
+            offers: Offers::new(credit),
         }
     }
 
@@ -110,9 +112,15 @@ impl SharedState {
         self.engine
     }
 
+    /// Returns the seed of the hash tables whose keys peers choose.
+    pub(super) fn hash_seed(&self) -> u64 {
+        self.hash_seed
+    }
+
+    /// Returns how messages are sent eagerly.
     #[inline]
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
+    pub(crate) fn eager(&self) -> EagerPolicy {
+        self.eager
     }
 
     /// Returns all outstanding operations.
@@ -218,7 +226,7 @@ impl SharedState {
 
     /// Sets the limit on bulk bytes outstanding in datagrams, of all peers.
     pub(crate) fn set_datagram_window(&mut self, bytes: u64) {
-        self.config.datagram_window_bytes = bytes;
+        self.rendezvous.set_window_bytes(bytes);
     }
 
     /// Returns the envelopes and bytes of the windows of sessions, and of unexpected messages of

@@ -140,7 +140,7 @@ struct Bench {
 
 impl Bench {
     fn new(config: Config) -> Self {
-        let mut core = Core::new(7, config);
+        let mut core = Core::new(7, config.into());
         let endpoint = core.shared_mut().endpoints_mut().open().unwrap();
         assert_eq!(endpoint, 0);
         let peer = core.insert_peer(PEER, locator(), 0).unwrap();

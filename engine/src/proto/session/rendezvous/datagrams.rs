@@ -56,8 +56,8 @@ impl SessionRendezvous {
     /// RR-BULK-3.
     pub(super) fn may_grant_in_datagrams(&self, cx: &mut Cx<'_>, chunk: u64, horizon: u64) -> bool {
         debug_assert!(self.is_in_datagrams, "lanes have a horizon of their own");
-        let is_full =
-            cx.shared.rendezvous.pulled_bytes + chunk > cx.shared.config.datagram_window_bytes;
+        let all = &cx.shared.rendezvous;
+        let is_full = all.pulled_bytes + chunk > all.limits.window_bytes();
         if self.pulled_bytes >= horizon.max(1) {
             return false;
         }
@@ -158,7 +158,8 @@ impl SessionRendezvous {
 impl Cx<'_> {
     /// Lets the session that has waited longest grant, if there is space.
     fn wake_pulls(&mut self) {
-        if self.shared.rendezvous.pulled_bytes < self.shared.config.datagram_window_bytes {
+        let all = &self.shared.rendezvous;
+        if all.pulled_bytes < all.limits.window_bytes() {
             self.shared.ready.exchange_next(Work::AwaitWindow, Work::Grant);
         }
     }

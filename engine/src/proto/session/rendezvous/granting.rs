@@ -70,7 +70,8 @@ impl SessionRendezvous {
         let Some((pulling, hint)) = debug_assert_some!(pulled, "it pulls") else { return };
         let left = pulling.ungranted();
         debug_assert!(left > 0, "some of it is not granted");
-        let is_short = range_bytes(left, cx.shared.config.chunk_bytes.into()) == left;
+        let is_short =
+            range_bytes(left, cx.shared.rendezvous.limits.chunks().bytes().into()) == left;
         self.queue.push(id, hint, is_short);
         cx.add_work(Work::Grant);
     }
@@ -78,14 +79,11 @@ impl SessionRendezvous {
     /// Returns the length of chunks, and how many of them may be outstanding, where
     /// an eager message last arrived at `message_ns`.
     fn chunks_now(&self, cx: &Cx<'_>, message_ns: u64, now_ns: u64) -> (u64, u64) {
-        let config = &cx.shared.config;
         let is_busy = message_ns != 0 && now_ns < message_ns + BUSY_NS;
         let are_last = self.queue.are_last();
         let yields = are_last && cx.shared.rendezvous.hinted.is_granting(now_ns, BUSY_NS);
         let is_short = is_busy || yields;
-        let chunk_bytes = if is_short { config.busy_chunk_bytes } else { config.chunk_bytes };
-        // Short chunks need a larger number.
-        let usual = config.horizon_chunks * (config.chunk_bytes / chunk_bytes);
+        let (chunk_bytes, usual) = cx.shared.rendezvous.limits.chunks().now(is_short);
         let chunks = if yields { YIELDING_CHUNKS.min(usual) } else { usual };
         let chunk_bytes = if rare!("a chunk of one byte", 10) { 1 } else { chunk_bytes };
         (chunk_bytes.into(), chunks.into())
@@ -99,7 +97,7 @@ impl SessionRendezvous {
         now_ns: u64,
     ) -> Option<Grant> {
         // Several sessions share the window, and a long chunk would use all of it.
-        let share = (cx.shared.config.datagram_window_bytes / 8).max(SHARE_MIN);
+        let share = (cx.shared.rendezvous.limits.window_bytes() / 8).max(SHARE_MIN);
         let horizon = chunks * chunk_bytes;
         let chunk_bytes = chunk_bytes.min(share);
         if !self.may_grant_in_datagrams(cx, chunk_bytes, horizon) {

@@ -49,6 +49,7 @@ use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
 use crate::wire::{CmaSource, Done, FrameError, Grant, GrantOver, Refused};
 
 use self::granted::{Parts, QueuedRange, RangeQueue};
+use self::limits::PullLimits;
 use self::pulling::{PullState, Pulling};
 use self::queue::PullQueue;
 use self::ranges::Ranges;
@@ -59,6 +60,7 @@ pub(crate) mod cma;
 mod datagrams;
 mod granted;
 mod granting;
+pub(crate) mod limits;
 pub(crate) mod pulling;
 mod queue;
 mod ranges;
@@ -92,8 +94,9 @@ impl Offered {
 }
 
 /// Rendezvous state that all sessions of an engine share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Rendezvous {
+    limits: PullLimits,
     /// Receives whose messages are read by CMA, in matching order.
     readable: VecDeque<(Id, CmaSource)>,
     /// Bytes granted to peers in datagrams and not received yet.
@@ -105,6 +108,33 @@ pub(crate) struct Rendezvous {
 }
 
 impl Rendezvous {
+    /// Creates the state of an engine that pulls nothing.
+    pub(in crate::proto) fn new(limits: PullLimits) -> Self {
+        Self {
+            limits,
+            readable: VecDeque::new(),
+            pulled_bytes: 0,
+            idle: Vec::new(),
+            hinted: Hinted::default(),
+        }
+    }
+
+    /// Returns the limits on how messages are pulled.
+    pub(in crate::proto) fn limits(&self) -> &PullLimits {
+        &self.limits
+    }
+
+    /// Sets the longest piece, in bytes.
+    #[cfg(test)]
+    pub(in crate::proto) fn set_piece_bytes(&mut self, bytes: usize) {
+        self.limits.set_piece_bytes(bytes);
+    }
+
+    /// Sets the limit on bulk bytes outstanding in datagrams, of all peers.
+    pub(in crate::proto) fn set_window_bytes(&mut self, bytes: u64) {
+        self.limits.set_window_bytes(bytes);
+    }
+
     /// Returns a record of the received ranges of a message, with its first bytes.
     fn ranges(&mut self, first: u64) -> Ranges {
         let mut ranges = self.idle.pop().unwrap_or_default();

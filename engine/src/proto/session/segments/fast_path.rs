@@ -148,8 +148,7 @@ impl Session {
         (envelopes, bytes): (u32, u32),
     ) -> bool {
         let slot = cx.slot;
-        let SharedState { endpoints, unexpected, offers, config, counters, actions, .. } =
-            &mut *cx.shared;
+        let SharedState { endpoints, unexpected, offers, counters, actions, .. } = &mut *cx.shared;
         let kind = Kind::Eager { report: 0, put_back: 0 };
         let message = Waiting { came_by: (slot, self.epoch), data, kind };
         let kept = endpoints
@@ -166,7 +165,7 @@ impl Session {
         if envelope.context == REQUESTS {
             actions.push_back(Action::Requests);
         }
-        if offers.extend_windows((slot, self.peer.id()), credits.both_mut(), config) {
+        if offers.extend_windows((slot, self.peer.id()), credits.both_mut()) {
             cx.add_work(Work::Flush);
         }
         true

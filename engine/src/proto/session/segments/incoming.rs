@@ -70,7 +70,7 @@ impl Segments {
 
     /// Sends replies. An error: the peer does not read them.
     fn flush_replies(&mut self, cx: &mut Cx<'_>) -> Result<(), FrameError> {
-        let operations = cx.shared.config.operations_max.min(OPERATIONS_ANSWERED_MAX);
+        let operations = cx.shared.operations.limit().min(OPERATIONS_ANSWERED_MAX);
         let answers_max = 4 * operations + 2 * FRAMES_MAX as usize;
         if self.control.len() > answers_max {
             return Err(FrameError::AnswersWait(self.control.len()));
