@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 
 use super::config::CoreConfig;
-use super::core::{Action, Core, CoreCounters};
+use super::core::{Action, Core, CoreCounters, REQUESTS};
 use super::endpoints::Endpoints;
 use super::hint::Hint;
+use super::matching::MatchEnvelope;
 use super::operations::Operations;
 use super::peers::PeerTable;
 use super::process_status::Processes;
@@ -18,7 +19,8 @@ use super::session::offers::Offers;
 use super::session::rails::engine::EngineRails;
 use super::session::rendezvous::Rendezvous;
 use super::session::segments::segment::SegmentPool;
-use super::unexpected::Unexpected;
+use super::table::Table;
+use super::unexpected::{Unexpected, Waiting};
 use crate::wire::FrameError;
 
 /// State that the sessions of an engine share, by owner. Outside `proto` only its methods can be
@@ -38,14 +40,14 @@ pub(crate) struct SharedState {
     pub(super) lanes: BulkLanes,
     /// Messages that are pulled.
     pub(super) rendezvous: Rendezvous,
-    pub(super) rails: EngineRails,
+    rails: EngineRails,
     /// Memory of this engine that peers may access.
     regions: Regions,
     processes: Processes,
     pub(super) actions: VecDeque<Action>,
     /// Sessions with work.
     pub(super) ready: Ready,
-    pub(super) counters: CoreCounters,
+    counters: CoreCounters,
     pub(super) offers: Offers,
 }
 
@@ -94,6 +96,74 @@ impl SharedState {
     #[inline]
     pub(crate) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// Asks the loop for an action.
+    pub(super) fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    /// Counts a frame for an operation that is not outstanding, or a lane that has failed here.
+    pub(super) fn note_stale_frame(&mut self) {
+        self.counters.stale_frames += 1;
+    }
+
+    /// Counts a segment that is handled.
+    #[inline(always)]
+    pub(super) fn note_segment(&mut self) {
+        self.counters.segments_received += 1;
+    }
+
+    /// Counts frames that are handled.
+    #[inline(always)]
+    pub(super) fn note_frames(&mut self, count: u16) {
+        self.counters.frames_received += u64::from(count);
+    }
+
+    /// Counts a message for an endpoint that is not open.
+    pub(super) fn note_unknown_endpoint(&mut self) {
+        self.counters.unknown_endpoint += 1;
+    }
+
+    /// Counts a bulk lane that has failed.
+    pub(super) fn note_lane_failure(&mut self) {
+        self.counters.lane_failures += 1;
+    }
+
+    /// Counts a chunk that arrived completely but corrupted.
+    pub(super) fn note_corrupted_chunk(&mut self) {
+        self.counters.corrupted_chunks += 1;
+    }
+
+    /// Counts an operation of a peer on this engine's memory that was refused.
+    pub(super) fn note_refused_access(&mut self) {
+        self.counters.refused_accesses += 1;
+    }
+
+    /// Keeps a message that no receive accepts yet: it waits for one, or for the connection
+    /// manager. Returns `false`, without effect, if there is no space or no such endpoint.
+    #[inline]
+    pub(super) fn keep_unexpected(
+        &mut self,
+        target: u16,
+        envelope: &MatchEnvelope,
+        message: Waiting,
+        payload: &[u8],
+    ) -> bool {
+        let matcher = self.endpoints.get_mut(target);
+        let kept = matcher.and_then(|it| Some((it, self.unexpected.insert(message, payload)?)));
+        let Some((matcher, id)) = kept else { return false };
+        matcher.insert_unexpected(envelope, id.index() as u32);
+        self.counters.unexpected_messages += 1;
+        if envelope.context == REQUESTS && self.actions.back() != Some(&Action::Requests) {
+            self.act(Action::Requests);
+        }
+        true
+    }
+
+    /// Splits the rails of this engine among the sessions that pull over them.
+    pub(super) fn split_rails(&mut self, sessions: &Table<Session>, now_ns: u64) {
+        self.rails.split(sessions, &self.lanes, now_ns);
     }
 
     /// Removes a session that is gone from all lists.
@@ -292,7 +362,7 @@ impl Cx<'_> {
 
     /// Asks the loop for an action.
     pub(super) fn act(&mut self, action: Action) {
-        self.shared.actions.push_back(action);
+        self.shared.act(action);
     }
 }
 

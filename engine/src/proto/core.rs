@@ -233,7 +233,7 @@ impl Core {
     /// Queues an action for the loop, as if the protocol had requested it.
     #[cfg_attr(not(test), allow(dead_code, reason = "a test asks for it"))]
     pub(crate) fn act_next(&mut self, action: Action) {
-        self.shared.actions.push_back(action);
+        self.shared.act(action);
     }
 
     /// Returns the session in a slot, for tests that corrupt it.

@@ -119,7 +119,7 @@ impl Cx<'_> {
                 effects.complete(id, Ended::Sent { accepted });
                 fences.recheck(self);
             }
-            _ => self.shared.counters.stale_frames += 1,
+            _ => self.shared.note_stale_frame(),
         }
     }
 }

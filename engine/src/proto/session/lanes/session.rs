@@ -344,7 +344,7 @@ impl SessionLanes {
     ) -> Result<bool, PeerFailure> {
         rails.note_gone(number, at);
         rails.rest(at, now_ns);
-        cx.shared.counters.lane_failures += 1;
+        cx.shared.note_lane_failure();
         let limits = cx.shared.lanes.limits();
         let (failures, lasted_ns) = self.failures.note(now_ns, limits.gap_ns());
         let are_many = failures > LANE_FAILURES_MAX;
@@ -367,7 +367,7 @@ impl SessionLanes {
     pub(super) fn abort(&self, cx: &mut Cx<'_>, number: u32) {
         match cx.shared.lanes.named(&self.ids, number) {
             Some(lane) => cx.act(Action::CloseLane { lane, is_failure: true }),
-            None => cx.shared.counters.stale_frames += 1,
+            None => cx.shared.note_stale_frame(),
         }
     }
 }

@@ -353,7 +353,7 @@ impl Session {
         let id = Id::from_u64(reply.operation.get());
         let found = cx.shared.operations.get_mut(id).filter(|it| it.session == cx.slot);
         let Some(operation) = found else {
-            cx.shared.counters.stale_frames += 1;
+            cx.shared.note_stale_frame();
             return Ok(None);
         };
         let (remote, accepted) = (operation.remote, operation.length);
@@ -383,7 +383,7 @@ impl Session {
                 }
             }
             _ => {
-                cx.shared.counters.stale_frames += 1;
+                cx.shared.note_stale_frame();
                 return Ok(None);
             }
         };
@@ -403,10 +403,10 @@ impl Session {
     ) -> Option<LongMatch> {
         let id = Id::from_u64(reply.operation.get());
         let send_operation = reply.send_operation.get();
-        let SharedState { operations, peers, counters, .. } = &mut *cx.shared;
+        let SharedState { operations, peers, .. } = &*cx.shared;
         let found = operations.get(id).filter(|it| it.session == cx.slot && it.awaits_bytes());
         let Some(operation) = found else {
-            counters.stale_frames += 1;
+            cx.shared.note_stale_frame();
             self.send_control(cx, ControlFrame::done(send_operation, STATUS_ABANDONED, 0));
             return None;
         };

@@ -189,7 +189,7 @@ impl SessionOneSided {
         refusal: Refusal,
         expected: u32,
     ) -> Answer {
-        cx.shared.counters.refused_accesses += 1;
+        cx.shared.note_refused_access();
         let operation = request.header.operation.get();
         if operation != 0 {
             return Answer::Reply(ShortReply::new(operation, refusal.code(), &[]));

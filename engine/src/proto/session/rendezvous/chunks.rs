@@ -67,7 +67,12 @@ impl Session {
             let lanes = self.lanes.ids().len();
             self.segments.eager_limit_mut().handle_lone_chunk(&rate, copy_speed, lanes);
         }
-        cx.shared.rails.shares_mut().note_chunk(&self.rails, at, (length, granted_ns), now_ns);
+        cx.shared.rails_mut().shares_mut().note_chunk(
+            &self.rails,
+            at,
+            (length, granted_ns),
+            now_ns,
+        );
         self.lanes.handle_carried(&mut cx.shared.lanes, lane);
         cx.add_work(Work::Grant);
         cx.shared.lanes.mark_runnable(lane);
@@ -93,7 +98,7 @@ impl SharedState {
         let GrantedRange { operation, offset, length, .. } = bulk.next_receive()?;
         let Some((pulling, _)) = self.operations.pulling(bulk.session(), operation) else {
             // The receive has ended, but its bytes will arrive: the lane is not usable any more.
-            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            self.act(Action::CloseLane { lane, is_failure: true });
             return None;
         };
         debug_assert!(
@@ -174,7 +179,7 @@ impl Core {
     /// RR-SUM-5.
     #[cold]
     fn regrant_corrupted(&mut self, slot: u32, receive: ChunkReceive, is_hopeless: bool) {
-        self.shared.counters.corrupted_chunks += 1;
+        self.shared.note_corrupted_chunk();
         self.with_known(slot, |it, cx| it.rendezvous.grant_again(cx, receive));
         if is_hopeless {
             let ChunkReceive { offset, length, .. } = receive;
@@ -183,7 +188,7 @@ impl Core {
                  the last one of {length} bytes at {offset}"
             );
             let failure = PeerFailure::Corrupted(cause.into());
-            self.shared.actions.push_back(Action::GiveUp { session: slot, failure });
+            self.shared.act(Action::GiveUp { session: slot, failure });
         }
     }
 }
@@ -202,7 +207,7 @@ impl Session {
     ) -> Result<(), FrameError> {
         // A lane that failed here while the grant was in transit fails there, too.
         let Some(lane) = cx.shared.lanes.named(self.lanes.ids(), number) else {
-            cx.shared.counters.stale_frames += 1;
+            cx.shared.note_stale_frame();
             return Ok(());
         };
         let bulk = cx.shared.lanes.get_mut(lane);
@@ -226,7 +231,7 @@ impl Session {
         let id = Id::from_u64(grant.send_operation.get());
         let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "a named lane exists");
         let Some(bulk) = bulk.filter(|bulk| !bulk.is_refused()) else {
-            cx.shared.counters.stale_frames += 1;
+            cx.shared.note_stale_frame();
             return Ok(());
         };
         let Some((_, message, _)) = cx.shared.operations.serving(cx.slot, id) else {
@@ -274,7 +279,7 @@ impl Core {
         let ServedRange { operation, offset, length, .. } = bulk.next_send()?;
         let found = self.shared.operations.serving(bulk.session(), operation);
         let Some((serving, ..)) = found else {
-            self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            self.shared.act(Action::CloseLane { lane, is_failure: true });
             return None;
         };
         serving.unreleased += 1;

@@ -136,7 +136,7 @@ impl SessionRendezvous {
         let id = Id::from_u64(data.receive_operation.get());
         let found = cx.shared.operations.pulling(cx.slot, id).map(|(pulling, _)| pulling);
         let Some(pulling) = found.filter(|pulling| pulling.takes_data()) else {
-            cx.shared.counters.stale_frames += 1;
+            cx.shared.note_stale_frame();
             return Ok(None);
         };
         pulling.accept_data(offset, end).map_err(bad)?;

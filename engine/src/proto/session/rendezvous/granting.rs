@@ -46,8 +46,7 @@ impl Core {
             self.serve_starved(now_ns);
         }
         if self.shared.ready.len(Work::Grant) > 0 {
-            let Self { sessions, shared } = &mut *self;
-            shared.rails.split(sessions, &shared.lanes, now_ns);
+            self.shared.split_rails(&self.sessions, now_ns);
         }
         while let Some(slot) = self.shared.ready.take(Work::Grant) {
             if let Some((session, mut cx)) = self.enter(slot)
@@ -209,7 +208,7 @@ impl Session {
     /// none, or enough is granted on all.
     fn grant_on_lane(&mut self, cx: &mut Cx<'_>, chunks: (u64, u64), now_ns: u64) -> bool {
         let left = self.rendezvous.ungranted(&cx.shared.operations);
-        let (lanes, shares) = (&cx.shared.lanes, cx.shared.rails.shares());
+        let (lanes, shares) = (&cx.shared.lanes, cx.shared.rails().shares());
         let schedule = LaneSchedule::new((&self.lanes, &self.rails), lanes, shares, now_ns);
         let GrantTarget { lane, chunk_bytes, is_last } = match schedule.choose(left, chunks) {
             Next::Now(choice) => choice,

@@ -310,7 +310,7 @@ impl Session {
     ///
     /// RR-RDV-5.
     fn refuse_grant(&mut self, cx: &mut Cx<'_>, over: GrantOver, receive_operation: u64) {
-        cx.shared.counters.stale_frames += 1;
+        cx.shared.note_stale_frame();
         self.send_control(cx, ControlFrame::Refused(Refused::new(over, receive_operation)));
     }
 
@@ -409,7 +409,7 @@ impl Core {
         let id = Id::from_u64(done.operation.get());
         let Some(operation) = self.shared.operations.get_mut(id).filter(|op| op.session == slot)
         else {
-            self.shared.counters.stale_frames += 1;
+            self.shared.note_stale_frame();
             return;
         };
         let is_abandoned = done.status == STATUS_ABANDONED;
@@ -434,7 +434,7 @@ impl Core {
                 );
                 self.with(slot, |it, mut cx| it.fences.recheck(&mut cx));
             }
-            _ => self.shared.counters.stale_frames += 1,
+            _ => self.shared.note_stale_frame(),
         }
     }
 

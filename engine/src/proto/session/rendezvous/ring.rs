@@ -133,7 +133,7 @@ impl Cx<'_> {
         // The receive has ended, or uses lanes since its ring ended.
         let is_late = |it: &PullState| *it != state && !planted!(TakeLatePiece);
         let Some((pulling, _)) = found.filter(|(it, _)| !is_late(&it.state)) else {
-            self.shared.counters.stale_frames += 1;
+            self.shared.note_stale_frame();
             return Ok(None);
         };
         let offset = header.offset.get();

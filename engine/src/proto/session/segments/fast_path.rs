@@ -7,11 +7,9 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::U16;
 
 use super::uncommon::Uncommon;
-use crate::proto::context::{Cx, SharedState};
-use crate::proto::core::{Action, REQUESTS};
+use crate::proto::context::Cx;
 use crate::proto::effects::{Arrival, Effects};
 use crate::proto::matching::{MatchEnvelope, Matcher};
-use crate::proto::ready::Work;
 use crate::proto::receive::context_of;
 use crate::proto::regions::Access;
 use crate::proto::session::Session;
@@ -147,27 +145,17 @@ impl Session {
         (data, payload): (Option<u64>, &[u8]),
         (envelopes, bytes): (u32, u32),
     ) -> bool {
-        let slot = cx.slot;
-        let SharedState { endpoints, unexpected, offers, counters, actions, .. } = &mut *cx.shared;
         let kind = Kind::Eager { report: 0, put_back: 0 };
-        let message = Waiting { came_by: (slot, self.epoch), data, kind };
-        let kept = endpoints
-            .get_mut(target)
-            .and_then(|matcher| Some((matcher, unexpected.insert(message, payload)?)));
+        let message = Waiting { came_by: (cx.slot, self.epoch), data, kind };
         // Credit prevents that there is no space; the general path reports the violation.
-        let Some((matcher, message)) = kept else { return false };
+        if !cx.shared.keep_unexpected(target, envelope, message, payload) {
+            return false;
+        }
         let credits = self.segments.received.credits_mut();
         credits.pass(envelopes, bytes);
         let charged = credits.charge(payload.len() as u32);
         debug_assert!(charged.is_ok(), "credit was checked before");
-        matcher.insert_unexpected(envelope, message.index() as u32);
-        counters.unexpected_messages += 1;
-        if envelope.context == REQUESTS {
-            actions.push_back(Action::Requests);
-        }
-        if offers.extend_windows((slot, self.peer.id()), credits.both_mut()) {
-            cx.add_work(Work::Flush);
-        }
+        cx.extend_windows(credits, self.peer.id());
         true
     }
 

@@ -172,7 +172,7 @@ fn remains_of(net: &Net) -> String {
         let tables = (&core.sessions, &core.shared.operations, remotes, &core.shared.unexpected);
         let rest = (
             &core.shared.endpoints,
-            &core.shared.counters,
+            &core.shared.counters(),
             &core.shared.pool,
             &core.shared.rendezvous,
         );
