@@ -139,7 +139,7 @@ impl Default for Segment {
 impl Segment {
     /// An empty one, of the greatest length.
     pub fn new() -> Self {
-        let mut pool = SegmentPool::new(SEGMENT_BYTES_MAX, SEGMENT_BYTES_MAX);
+        let mut pool = SegmentPool::of_bytes(SEGMENT_BYTES_MAX, SEGMENT_BYTES_MAX);
         let buffer = pool.take_short(0);
         Self { pool, buffer }
     }

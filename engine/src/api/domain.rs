@@ -26,11 +26,17 @@ use crate::progress::rails::LocalRails;
 use crate::progress::shared_engine::DomainEngines;
 use crate::progress::statistics::{Publisher, Reports};
 use crate::progress::zero_copy::Policy;
-use crate::proto::core::Config;
+use crate::proto::core::CoreConfig;
 use crate::proto::keys::JobKeys;
+use crate::proto::regions::RegionLimits;
+use crate::proto::session::Limits;
 use crate::proto::session::connection::Retry;
 use crate::proto::session::control_lane::SilentTimeout;
-use crate::proto::session::eager_limit::CHOSEN_BYTES_MAX;
+use crate::proto::session::eager_limit::{CHOSEN_BYTES_MAX, EagerPolicy};
+use crate::proto::session::lanes::LaneLimits;
+use crate::proto::session::offers::CreditLimits;
+use crate::proto::session::rendezvous::limits::{ChunkLimits, PieceLimits, PullLimits};
+use crate::proto::session::segments::StagingLimits;
 use crate::settings::{
     BulkLane, ControlLane, EagerLane, PortRange, Settings, SharedMemory, ZeroCopy,
 };
@@ -419,7 +425,58 @@ fn longest_datagram(mtu: Option<u32>, local: IpAddr) -> usize {
     }
 }
 
-fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config {
+fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> CoreConfig {
+    let retry = Retry {
+        timeout_ns: nanoseconds(settings.connect_timeout()),
+        retries: clamp_u32(settings.connect_retries()),
+        delay_ns: nanoseconds(settings.connect_retry_delay()),
+        silent_ns: nanoseconds(settings.silent_timeout()),
+    };
+    CoreConfig {
+        hash_seed: rand::random(),
+        sessions_max: settings.sessions_max(),
+        operations_max: settings.operations_max(),
+        waiting_max: settings.send_queue_ops(),
+        retry,
+        regions: RegionLimits::DEFAULT,
+        credit: credit_limits(settings),
+        eager: EagerPolicy::new(
+            clamp_u32(settings.inject_limit_bytes()),
+            settings.eager_limit_bytes().is_none(),
+            settings.eager_lane() == EagerLane::Tcp,
+        ),
+        pull: PullLimits::new(
+            clamp_u32(settings.rts_bytes()),
+            ChunkLimits::new(
+                clamp_u32(settings.chunk_bytes()),
+                clamp_u32(settings.busy_chunk_bytes()),
+                clamp_u32(settings.grant_horizon_chunks()),
+            ),
+            PieceLimits::new(PIECES_BYTES_MAX, PIECE_BYTES_MAX),
+            window_bytes,
+        ),
+        lanes: LaneLimits::new(
+            clamp_u32(settings.bulk_lanes()),
+            settings.bulk_lanes_max(),
+            nanoseconds(settings.bulk_idle_timeout()),
+            retry.timeout_ns,
+            nanoseconds(settings.peer_timeout()),
+        ),
+        staging: StagingLimits::new(
+            settings.staging_bytes(),
+            settings.staging_buffers_max(),
+            longest,
+            match settings.shared_memory() {
+                SharedMemory::Off => longest,
+                // What a ring takes has nothing to do with the NIC. 8 KiB and their headers: more
+                // is sooner read from the sender's memory.
+                SharedMemory::Auto | SharedMemory::Rings => DATAGRAM_BYTES_MAX,
+            },
+        ),
+    }
+}
+
+fn credit_limits(settings: &Settings) -> CreditLimits {
     let eager_limit = settings.eager_limit_bytes().map_or_else(
         || {
             // What is injected is eager, and what is eager needs credit and room.
@@ -429,51 +486,18 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
         },
         clamp_u32,
     );
-    Config {
+    let most = Limits {
+        session: 0,
+        envelope_limit: clamp_u32(settings.envelope_credits()),
+        byte_limit: clamp_u32(settings.eager_credit_bytes()),
         eager_limit,
-        is_eager_limit_advised: settings.eager_limit_bytes().is_none(),
-        inject_limit: clamp_u32(settings.inject_limit_bytes()),
-        rts_bytes: clamp_u32(settings.rts_bytes()),
-        chunk_bytes: clamp_u32(settings.chunk_bytes()),
-        busy_chunk_bytes: clamp_u32(settings.busy_chunk_bytes()),
-        horizon_chunks: clamp_u32(settings.grant_horizon_chunks()),
-        bulk_lanes: clamp_u32(settings.bulk_lanes()),
-        bulk_lanes_max: settings.bulk_lanes_max(),
-        envelope_credits: clamp_u32(settings.envelope_credits()),
-        eager_credit_bytes: clamp_u32(settings.eager_credit_bytes()),
-        unexpected_bytes: settings.unexpected_bytes() as u64,
-        unexpected_messages: settings.unexpected_messages() as u64,
-        send_queue_ops: settings.send_queue_ops(),
-        operations_max: settings.operations_max(),
-        sessions_max: settings.sessions_max(),
-        staging_bytes: settings.staging_bytes(),
-        staging_buffers_max: settings.staging_buffers_max(),
-        retry: Retry {
-            timeout_ns: nanoseconds(settings.connect_timeout()),
-            retries: clamp_u32(settings.connect_retries()),
-            delay_ns: nanoseconds(settings.connect_retry_delay()),
-            silent_ns: nanoseconds(settings.silent_timeout()),
-        },
-        outage_ns: nanoseconds(settings.peer_timeout()),
-        bulk_idle_ns: nanoseconds(settings.bulk_idle_timeout()),
-        hash_seed: rand::random(),
-        regions: crate::proto::regions::RegionLimits::DEFAULT,
+        checksum: settings.checksum(),
+        bulk_in_datagrams: settings.bulk_lane() == BulkLane::Datagram,
         answers: true,
         process_status: true,
-        checksum: settings.checksum(),
-        datagram_bytes: longest,
-        segment_buffer_bytes: match settings.shared_memory() {
-            SharedMemory::Off => longest,
-            // What a ring takes has nothing to do with the NIC. 8 KiB and their headers: more is
-            // sooner read from the sender's memory.
-            SharedMemory::Auto | SharedMemory::Rings => DATAGRAM_BYTES_MAX,
-        },
-        bulk_in_datagrams: settings.bulk_lane() == BulkLane::Datagram,
-        eager_by_stream: settings.eager_lane() == EagerLane::Tcp,
-        pieces_bytes_max: PIECES_BYTES_MAX,
-        piece_bytes: PIECE_BYTES_MAX,
-        datagram_window_bytes: window_bytes,
-    }
+    };
+    let (messages, bytes) = (settings.unexpected_messages(), settings.unexpected_bytes());
+    CreditLimits::new(most, messages as u64, bytes as u64)
 }
 
 /// Bytes of bulk data that may be on their way to an engine in datagrams, as far as its socket has

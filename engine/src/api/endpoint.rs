@@ -512,7 +512,7 @@ impl<M: Attached> Endpoint<M> {
         self.open().engine.with(|engine| {
             let core = engine.state.core();
             let session = core.session(core.shared().peers().get(peer.0)?.session)?;
-            session.segments().eager_limit_if_connected(core.shared().config())
+            session.segments().eager_limit_if_connected()
         })
     }
 

@@ -28,7 +28,7 @@ use super::zero_copy::Policy;
 use crate::driver::AnyDriver;
 use crate::forks::EngineFd;
 use crate::memory::Arena;
-use crate::proto::core::{Action, Config, Core};
+use crate::proto::core::{Action, Core, CoreConfig};
 use crate::proto::keys::JobKeys;
 use crate::proto::paths::PathTable;
 use crate::proto::table::Id;
@@ -116,7 +116,7 @@ pub(crate) struct EngineParts {
     pub(crate) engine: u64,
     /// Unpredictable, except in tests.
     pub(crate) random: StdRng,
-    pub(crate) core: Config,
+    pub(crate) core: CoreConfig,
     pub(crate) config: LoopConfig,
     pub(crate) keys: Arc<JobKeys>,
     /// Completions that a queue holds.

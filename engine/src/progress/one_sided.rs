@@ -149,7 +149,7 @@ impl Engine {
         to: PostedTo,
         more: bool,
     ) -> Result<(), Error> {
-        let limit = self.state.core.shared().config().inject_limit as usize;
+        let limit = self.state.core.shared().eager().inject_max() as usize;
         if bytes.len() > limit {
             return Err(beyond_inject_limit(bytes.len(), limit));
         }
@@ -187,7 +187,7 @@ impl Engine {
         // For lack of space alone it need not be copied and queued: a later attempt finds some.
         let core = &self.state.core;
         let session = core.session(target.session);
-        if session.is_some_and(|it| it.is_plain_put(core.shared().config(), &request)) {
+        if session.is_some_and(|it| it.is_plain_put(&request)) {
             return Err(Error::WouldBlock("space in segments, or earlier operations"));
         }
         let route = PostedTo { silent: true, ..to }.route();

@@ -197,7 +197,7 @@ impl Engine {
         route: CompletionRoute,
         more: bool,
     ) -> Result<(), Error> {
-        let limit = self.state.core.shared().config().inject_limit;
+        let limit = self.state.core.shared().eager().inject_max();
         if bytes.len() > limit as usize {
             return Err(beyond_inject_limit(bytes.len(), limit as usize));
         }

@@ -12,7 +12,7 @@ impl EngineState {
         let core = &self.core;
         let slot = core.shared().peers().get(peer)?.session;
         let session = core.sessions().at(slot as usize).filter(|it| it.is_connected())?;
-        let eager_limit = u64::from(session.segments().eager_limit_now(core.shared().config()));
+        let eager_limit = u64::from(session.segments().eager_limit_now());
         let ranges: Vec<(u64, SendTransport)> = if core.is_loopback(slot) {
             vec![(u64::MAX, SendTransport::Loopback)]
         } else {

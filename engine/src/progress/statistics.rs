@@ -118,8 +118,7 @@ impl EngineState {
                     continue;
                 }
                 let mut statistics = statistics_of(session, path, now_ns);
-                statistics.eager_limit_bytes =
-                    session.segments().eager_limit_now(core.shared().config()).into();
+                statistics.eager_limit_bytes = session.segments().eager_limit_now().into();
                 let rail = self.rails.chosen().get(statistics.rail);
                 (statistics.nic, statistics.local) = match rail {
                     Some(Rail { nic, address, .. }) => (nic.clone(), *address),

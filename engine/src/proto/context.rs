@@ -2,22 +2,25 @@
 
 use std::collections::VecDeque;
 
-use super::config::Config;
-use super::core::{Action, Core, CoreCounters, ENVELOPES_MIN};
+use super::config::CoreConfig;
+use super::core::{Action, Core, CoreCounters, REQUESTS};
 use super::endpoints::Endpoints;
 use super::hint::Hint;
+use super::matching::MatchEnvelope;
 use super::operations::Operations;
 use super::peers::PeerTable;
 use super::process_status::Processes;
 use super::ready::{Ready, Work};
 use super::regions::Regions;
 use super::session::Session;
+use super::session::eager_limit::EagerPolicy;
 use super::session::lanes::BulkLanes;
 use super::session::offers::Offers;
 use super::session::rails::engine::EngineRails;
 use super::session::rendezvous::Rendezvous;
 use super::session::segments::segment::SegmentPool;
-use super::unexpected::Unexpected;
+use super::table::Table;
+use super::unexpected::{Unexpected, Waiting};
 use crate::wire::FrameError;
 
 /// State that the sessions of an engine share, by owner. Outside `proto` only its methods can be
@@ -25,7 +28,9 @@ use crate::wire::FrameError;
 pub(crate) struct SharedState {
     /// The random, non-zero id of the engine.
     engine: u64,
-    pub(super) config: Config,
+    /// Seed of the hash tables whose keys peers choose.
+    hash_seed: u64,
+    eager: EagerPolicy,
     pub(super) peers: PeerTable,
     pub(super) endpoints: Endpoints,
     pub(super) operations: Operations,
@@ -35,41 +40,40 @@ pub(crate) struct SharedState {
     pub(super) lanes: BulkLanes,
     /// Messages that are pulled.
     pub(super) rendezvous: Rendezvous,
-    pub(super) rails: EngineRails,
+    rails: EngineRails,
     /// Memory of this engine that peers may access.
     regions: Regions,
     processes: Processes,
     pub(super) actions: VecDeque<Action>,
     /// Sessions with work.
     pub(super) ready: Ready,
-    pub(super) counters: CoreCounters,
+    counters: CoreCounters,
     pub(super) offers: Offers,
 }
 
 impl SharedState {
     /// Creates the state of the engine `engine`.
-    pub(super) fn new(engine: u64, config: Config) -> Self {
-        let unexpected_max = usize::try_from(config.unexpected_messages).unwrap_or(usize::MAX);
-        // A session always gets its minimum, beyond the total limit.
-        let unexpected_max =
-            unexpected_max.saturating_add(config.sessions_max * ENVELOPES_MIN as usize);
+    pub(super) fn new(engine: u64, config: CoreConfig) -> Self {
+        let CoreConfig { hash_seed, sessions_max, operations_max, waiting_max, .. } = config;
+        let CoreConfig { retry, regions, credit, eager, pull, lanes, staging, .. } = config;
         Self {
             engine,
-            peers: PeerTable::new(engine, config.sessions_max, config.retry),
-            endpoints: Endpoints::new(config.hash_seed),
-            operations: Operations::new(config.operations_max),
-            unexpected: Unexpected::new(unexpected_max),
-            pool: SegmentPool::of(&config),
-            lanes: BulkLanes::new(config.bulk_lanes_max, config.bulk_lanes.max(1) as usize),
-            rendezvous: Rendezvous::default(),
+            hash_seed,
+            eager,
+            peers: PeerTable::new(engine, sessions_max, retry),
+            endpoints: Endpoints::new(hash_seed),
+            operations: Operations::new(operations_max, waiting_max),
+            unexpected: Unexpected::new(credit.unexpected_max(sessions_max)),
+            pool: SegmentPool::new(staging),
+            lanes: BulkLanes::new(lanes, hash_seed ^ engine.rotate_left(32)),
+            rendezvous: Rendezvous::new(pull),
             rails: EngineRails::default(),
-            regions: Regions::new(config.regions, config.hash_seed),
+            regions: Regions::new(regions, hash_seed),
             processes: Processes::default(),
             actions: VecDeque::new(),
             ready: Ready::default(),
             counters: CoreCounters::default(),
-            offers: Offers::default(),
-            config,
+            offers: Offers::new(credit),
         }
     }
 
@@ -94,6 +98,74 @@ impl SharedState {
         self.actions.pop_front()
     }
 
+    /// Asks the loop for an action.
+    pub(super) fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    /// Counts a frame for an operation that is not outstanding, or a lane that has failed here.
+    pub(super) fn note_stale_frame(&mut self) {
+        self.counters.stale_frames += 1;
+    }
+
+    /// Counts a segment that is handled.
+    #[inline(always)]
+    pub(super) fn note_segment(&mut self) {
+        self.counters.segments_received += 1;
+    }
+
+    /// Counts frames that are handled.
+    #[inline(always)]
+    pub(super) fn note_frames(&mut self, count: u16) {
+        self.counters.frames_received += u64::from(count);
+    }
+
+    /// Counts a message for an endpoint that is not open.
+    pub(super) fn note_unknown_endpoint(&mut self) {
+        self.counters.unknown_endpoint += 1;
+    }
+
+    /// Counts a bulk lane that has failed.
+    pub(super) fn note_lane_failure(&mut self) {
+        self.counters.lane_failures += 1;
+    }
+
+    /// Counts a chunk that arrived completely but corrupted.
+    pub(super) fn note_corrupted_chunk(&mut self) {
+        self.counters.corrupted_chunks += 1;
+    }
+
+    /// Counts an operation of a peer on this engine's memory that was refused.
+    pub(super) fn note_refused_access(&mut self) {
+        self.counters.refused_accesses += 1;
+    }
+
+    /// Keeps a message that no receive accepts yet: it waits for one, or for the connection
+    /// manager. Returns `false`, without effect, if there is no space or no such endpoint.
+    #[inline]
+    pub(super) fn keep_unexpected(
+        &mut self,
+        target: u16,
+        envelope: &MatchEnvelope,
+        message: Waiting,
+        payload: &[u8],
+    ) -> bool {
+        let matcher = self.endpoints.get_mut(target);
+        let kept = matcher.and_then(|it| Some((it, self.unexpected.insert(message, payload)?)));
+        let Some((matcher, id)) = kept else { return false };
+        matcher.insert_unexpected(envelope, id.index() as u32);
+        self.counters.unexpected_messages += 1;
+        if envelope.context == REQUESTS && self.actions.back() != Some(&Action::Requests) {
+            self.act(Action::Requests);
+        }
+        true
+    }
+
+    /// Splits the rails of this engine among the sessions that pull over them.
+    pub(super) fn split_rails(&mut self, sessions: &Table<Session>, now_ns: u64) {
+        self.rails.split(sessions, &self.lanes, now_ns);
+    }
+
     /// Removes a session that is gone from all lists.
     pub(super) fn forget(&mut self, slot: u32) {
         self.ready.forget(slot);
@@ -110,9 +182,15 @@ impl SharedState {
         self.engine
     }
 
+    /// Returns the seed of the hash tables whose keys peers choose.
+    pub(super) fn hash_seed(&self) -> u64 {
+        self.hash_seed
+    }
+
+    /// Returns how messages are sent eagerly.
     #[inline]
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
+    pub(crate) fn eager(&self) -> EagerPolicy {
+        self.eager
     }
 
     /// Returns all outstanding operations.
@@ -218,7 +296,7 @@ impl SharedState {
 
     /// Sets the limit on bulk bytes outstanding in datagrams, of all peers.
     pub(crate) fn set_datagram_window(&mut self, bytes: u64) {
-        self.config.datagram_window_bytes = bytes;
+        self.rendezvous.set_window_bytes(bytes);
     }
 
     /// Returns the envelopes and bytes of the windows of sessions, and of unexpected messages of
@@ -284,7 +362,7 @@ impl Cx<'_> {
 
     /// Asks the loop for an action.
     pub(super) fn act(&mut self, action: Action) {
-        self.shared.actions.push_back(action);
+        self.shared.act(action);
     }
 }
 

@@ -18,7 +18,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+#[cfg(any(test, feature = "sim"))]
 pub(crate) use super::config::Config;
+pub(crate) use super::config::CoreConfig;
 use super::context::SharedState;
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
@@ -136,7 +138,7 @@ pub(crate) struct Core {
 
 impl Core {
     /// Creates an engine with the random, non-zero id `engine`.
-    pub(crate) fn new(engine: u64, config: Config) -> Self {
+    pub(crate) fn new(engine: u64, config: CoreConfig) -> Self {
         let sessions = Table::new(config.sessions_max);
         Self { sessions, shared: SharedState::new(engine, config) }
     }
@@ -175,7 +177,7 @@ impl Core {
                 if session.epoch() == message.epoch || planted!(ForgetEpoch) =>
             {
                 session.return_credit(&mut cx, payload_bytes);
-                if session.segments().receive_credits().has_grown(&cx.shared.config) {
+                if session.segments().receive_credits().has_grown(&cx.shared.offers) {
                     self.shrink_windows(message.session);
                 }
             }
@@ -231,7 +233,7 @@ impl Core {
     /// Queues an action for the loop, as if the protocol had requested it.
     #[cfg_attr(not(test), allow(dead_code, reason = "a test asks for it"))]
     pub(crate) fn act_next(&mut self, action: Action) {
-        self.shared.actions.push_back(action);
+        self.shared.act(action);
     }
 
     /// Returns the session in a slot, for tests that corrupt it.

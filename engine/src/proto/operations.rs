@@ -29,12 +29,27 @@ pub(crate) struct Operations {
     pub(super) slots: OperationSlots,
     /// The general operations, by index.
     general: Vec<Option<Operation>>,
+    /// How many sends, and one-sided operations, may wait in a session.
+    waiting_max: usize,
 }
 
 impl Operations {
-    /// Creates a table of at most `limit` operations.
-    pub(super) fn new(limit: usize) -> Self {
-        Self { slots: OperationSlots::new(limit), general: Vec::new() }
+    /// Creates a table of at most `limit` operations, of whose sends `waiting_max` may wait in a
+    /// session.
+    pub(super) fn new(limit: usize, waiting_max: usize) -> Self {
+        Self { slots: OperationSlots::new(limit), general: Vec::new(), waiting_max }
+    }
+
+    /// Returns the limit on operations.
+    #[inline]
+    pub(crate) fn limit(&self) -> usize {
+        self.slots.limit()
+    }
+
+    /// Returns how many sends may wait in a session; and as many one-sided operations.
+    #[inline]
+    pub(super) fn waiting_max(&self) -> usize {
+        self.waiting_max
     }
 
     /// Returns the number of operations.

@@ -323,7 +323,7 @@ impl Cx<'_> {
         }
         let (from, processes) = ((self.slot, session_id), self.shared.processes_mut());
         let Some(index) = processes.position_asked(from, engine) else {
-            self.shared.counters.stale_frames += 1;
+            self.shared.note_stale_frame();
             return Ok(());
         };
         if let Some((session, session_id)) = processes.handle_status(index, from, status) {

@@ -1,7 +1,7 @@
 //! Receiving: matching, eager arrival, unexpected messages.
 
 use super::context::{Cx, SharedState};
-use super::core::{Action, Core, REQUESTS, UNTAGGED};
+use super::core::{Core, UNTAGGED};
 use super::effects::{Arrival, Effects, Ended};
 use super::matching::{Kept, MatchEnvelope, Selector};
 use super::multi::Multi;
@@ -305,7 +305,7 @@ impl Session {
             return Err(FrameError::UnknownSource(source));
         };
         if !cx.shared.endpoints.is_open(target) {
-            cx.shared.counters.unknown_endpoint += 1;
+            cx.shared.note_unknown_endpoint();
             self.return_credit(cx, payload_bytes);
             return Ok(None);
         }
@@ -322,18 +322,10 @@ impl Session {
         (kind, data): (Kind, Option<u64>),
         bytes: &[u8],
     ) -> Result<(), FrameError> {
-        let SharedState { endpoints, unexpected, counters, actions, .. } = &mut *cx.shared;
         let message = Waiting { came_by: (cx.slot, self.epoch()), data, kind };
-        let message = unexpected.insert(message, bytes);
-        let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
-        let matcher = endpoints.get_mut(target);
-        debug_assert!(matcher.is_some(), "messages are for open endpoints");
-        if let Some(matcher) = matcher {
-            matcher.insert_unexpected(envelope, message.index() as u32);
-        }
-        counters.unexpected_messages += 1;
-        if envelope.context == REQUESTS && actions.back() != Some(&Action::Requests) {
-            actions.push_back(Action::Requests);
+        debug_assert!(cx.shared.endpoints.is_open(target), "messages are for open endpoints");
+        if !cx.shared.keep_unexpected(target, envelope, message, bytes) {
+            return Err(FrameError::NoCredit("unexpected message"));
         }
         let engine = self.peer().id();
         cx.extend_windows(self.segments_mut().receive_credits_mut(), engine);

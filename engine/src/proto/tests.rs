@@ -140,7 +140,7 @@ struct Bench {
 
 impl Bench {
     fn new(config: Config) -> Self {
-        let mut core = Core::new(7, config);
+        let mut core = Core::new(7, config.into());
         let endpoint = core.shared_mut().endpoints_mut().open().unwrap();
         assert_eq!(endpoint, 0);
         let peer = core.insert_peer(PEER, locator(), 0).unwrap();
@@ -318,7 +318,7 @@ fn frames_are_handled_once_within_the_window() {
         bench.deliver(&done(0, 0)).unwrap();
         assert_eq!(expected(&bench), next, "{number}");
     }
-    assert_eq!(bench.core.shared.counters.unexpected_messages, 1);
+    assert_eq!(bench.core.shared.counters().unexpected_messages, 1);
     bench.there.sent = 3 + FRAMES_MAX;
     let refused = bench.deliver(&done(0, 0));
     assert_eq!(refused, Err(FrameError::BeyondWindow { expected: 3, got: 3 + FRAMES_MAX }));

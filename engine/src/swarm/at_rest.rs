@@ -29,10 +29,11 @@ impl Run {
         if held as u64 > bound {
             return Err(format!("{held} bytes of unexpected messages, {bound} are the bound"));
         }
-        let least = (core.shared().config().sessions_max as u64 + 1) * u64::from(ENVELOPES_MIN);
-        let own = u64::from(core.shared().config().eager_limit);
-        if core.shared().reserved().0 > core.shared().config().unexpected_messages + least
-            || core.shared().reserved().1 > core.shared().config().unexpected_bytes + own
+        let least = (core.sessions().limit() as u64 + 1) * u64::from(ENVELOPES_MIN);
+        let own = u64::from(core.shared().offer_max().eager_limit);
+        let (envelopes, bytes) = core.shared().offers().totals();
+        if core.shared().reserved().0 > envelopes + least
+            || core.shared().reserved().1 > bytes + own
         {
             return Err("windows for more unexpected messages than the settings allow".into());
         }
@@ -51,7 +52,7 @@ impl Run {
         core.check();
         engine.state.session_paths().check();
         self.check_failures(core)?;
-        if core.shared().lanes().len() > core.shared().config().bulk_lanes_max {
+        if core.shared().lanes().len() > core.shared().lanes().limit() {
             return Err("more bulk lanes than the settings allow".into());
         }
         for (_, session) in core.sessions().iter().filter(|(_, session)| session.is_connected()) {

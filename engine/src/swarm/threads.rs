@@ -241,8 +241,7 @@ impl Run {
         let planned = self.oracle.outstanding(process, OperationKind::Send);
         self.world.look(host).is_some_and(|engine| {
             let core = engine.state.core();
-            core.shared().operations().len().max(planned) + 2
-                < core.shared().config().operations_max
+            core.shared().operations().len().max(planned) + 2 < core.shared().operations().limit()
         })
     }
 
@@ -277,10 +276,10 @@ impl Run {
         let tag = if has_names(number) { (index as u64) << SERIAL_SHIFT | class } else { class };
         let peer = self.name_of(host, to)?;
         let posted_ns = self.world.now_ns();
-        let config = self.world.look(host)?.state.core().shared().config();
+        let shared = self.world.look(host)?.state.core().shared();
         let (hint, data) = (hint_of(&self.plan, index), data_of(&self.plan, index));
-        let is_long = length as u64 > hint.eager_limit(config.eager_limit.into());
-        let injects = injects && length <= config.inject_limit as usize;
+        let is_long = length as u64 > hint.eager_limit(shared.offer_max().eager_limit.into());
+        let injects = injects && length <= shared.eager().inject_max() as usize;
         let level = if injects { CompletionLevel::Inject } else { level };
         let context = context_of(number);
         let request = SendRequest {

@@ -180,10 +180,10 @@ impl Run {
         let Some(peer) = self.name_of(host, to) else { return Ok(()) };
         let posted_ns = self.world.now_ns();
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
-        let config = engine.state.core().shared().config();
+        let shared = engine.state.core().shared();
         let (hint, data) = (hint_of(&self.plan, index), data_of(&self.plan, index));
-        let is_long = length as u64 > hint.eager_limit(config.eager_limit.into());
-        let may_inject = inject && length <= config.inject_limit as usize;
+        let is_long = length as u64 > hint.eager_limit(shared.offer_max().eager_limit.into());
+        let may_inject = inject && length <= shared.eager().inject_max() as usize;
         let context = context_of(number);
         let request = SendRequest {
             endpoint: from.1,
@@ -526,7 +526,7 @@ impl Run {
     pub(super) fn leaves_room_to_receive(&self, host: usize) -> bool {
         self.world.look(host).is_none_or(|engine| {
             let core = engine.state.core();
-            core.shared().operations().len() + 1 < core.shared().config().operations_max
+            core.shared().operations().len() + 1 < core.shared().operations().limit()
         })
     }
 

@@ -199,7 +199,7 @@ impl World {
         let mut state = EngineState::new(EngineParts {
             engine: id,
             random,
-            core,
+            core: core.into(),
             config,
             keys: Arc::clone(&self.keys),
             entries_max: queue_entries,

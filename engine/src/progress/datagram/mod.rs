@@ -483,7 +483,7 @@ impl EngineState {
             (false, _) if !is_theirs => ("this side", "another session has the same random id"),
             (false, _) => ("the peer", "control_lane = tcp there, or a host that refuses UDP"),
         };
-        let who = match self.core.shared().config().bulk_in_datagrams {
+        let who = match self.core.shared().offer_max().bulk_in_datagrams {
             true => "this side",
             false => "the peer",
         };

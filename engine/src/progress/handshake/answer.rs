@@ -131,7 +131,7 @@ impl Handshakes {
             HelloStatus::Busy => format!(
                 "this engine has as many sessions as it may have (sessions_max = {}): raise the \
                  setting, or remove peers that are gone",
-                cx.lanes.core.shared().config().sessions_max
+                cx.lanes.core.sessions().limit()
             ),
             other => format!("{other:?}"),
         }

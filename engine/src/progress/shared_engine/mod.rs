@@ -75,7 +75,7 @@ impl SharedEngine {
         domain_engines: Arc<DomainEngines>,
     ) -> Result<Self, Error> {
         let engine = SendEngine::attach(state, driver, sockets)?;
-        let limit = engine.state.core.shared().config().inject_limit;
+        let limit = engine.state.core.shared().eager().inject_max();
         let place = EnginePlace::new(engine, domain_engines);
         let place = place.map_err(|error| Error::system("cannot share an engine", error))?;
         let place = Arc::new(place);

@@ -12,7 +12,7 @@ impl SharedEngine {
     /// Shares an engine of the world that the calling thread simulates, with space for
     /// `requests_max` requests.
     pub(crate) fn of_world(engine: Engine, requests_max: usize) -> Result<Self, Error> {
-        let inject_limit = engine.state.core.shared().config().inject_limit as usize;
+        let inject_limit = engine.state.core.shared().eager().inject_max() as usize;
         let place = EnginePlace::new(SendEngine::of_world(engine), Arc::default());
         let place = place.map_err(|error| Error::system("cannot share an engine", error))?;
         Ok(Self {

@@ -36,7 +36,7 @@ pub(super) const SOUND_CONTEXT: u64 = 6;
 /// Maximum number of operations: that of the correct peer needs one, too.
 const LIVE_MAX: usize = 48;
 
-fn config() -> Config {
+pub(super) fn config() -> Config {
     Config {
         envelope_credits: 64,
         eager_credit_bytes: 8192,
@@ -101,7 +101,7 @@ pub(super) struct FuzzedEngine {
 
 impl FuzzedEngine {
     pub(super) fn new() -> Self {
-        let mut core = Core::new(OWN, config());
+        let mut core = Core::new(OWN, config().into());
         for endpoint in 0..3 {
             assert_eq!(core.shared_mut().endpoints_mut().open(), Some(endpoint));
         }

@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::engine::{FuzzedEngine, SOUND_CONTEXT, SOUND_ENDPOINT};
+use super::engine::{FuzzedEngine, SOUND_CONTEXT, SOUND_ENDPOINT, config};
 use crate::proto::effects::Ended;
 use crate::proto::failure::PeerFailure;
 use crate::proto::receive::ReceiveRequest;
@@ -12,7 +12,7 @@ use crate::wire::{Eager, Frame};
 impl FuzzedEngine {
     /// Checks the invariants after every step.
     pub(super) fn check(&self) {
-        let (core, config) = (&self.core, &self.core.shared.config);
+        let (core, config) = (&self.core, config());
         assert_eq!(core.shared.operations.len(), self.kernel.live.len(), "an operation has no end");
         assert!(core.sessions.len() <= config.sessions_max);
         assert!(core.shared.lanes.len() <= config.bulk_lanes_max);

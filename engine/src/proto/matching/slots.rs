@@ -239,6 +239,12 @@ impl OperationSlots {
         Self { entries: Vec::new(), vacancies, limit: limit.min(NIL as usize) }
     }
 
+    /// Returns the limit on slots.
+    #[inline]
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Returns the number of slots in use.
     pub(crate) fn len(&self) -> usize {
         self.vacancies.used

@@ -162,7 +162,7 @@ impl Paths {
     pub(super) fn choose_stream(&self, session: &mut Session, cx: Cx<'_>) {
         let is_there = !session.control_lane().is_lost()
             && (!self.are_several() || self.primary_at() == Some(self.stream_at));
-        let is_chosen = is_there && cx.shared.config.eager_by_stream;
+        let is_chosen = is_there && cx.shared.eager().uses_stream();
         session.use_stream(cx, is_chosen);
     }
 

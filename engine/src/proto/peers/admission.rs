@@ -108,7 +108,7 @@ impl Core {
             Some((session, cx)) => hello.judge(session, cx.shared.engine())?,
             None => {
                 // Nothing is evicted for an unauthenticated peer.
-                let left = self.shared.config.sessions_max - self.sessions.len();
+                let left = self.sessions.limit() - self.sessions.len();
                 let reserved = self.shared.peers.reservations.len();
                 if left <= reserved
                     && left + self.shared.evictable(&self.sessions).len() <= reserved

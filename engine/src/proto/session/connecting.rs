@@ -109,7 +109,7 @@ impl Core {
     pub(crate) fn apply(&mut self, session: u32, step: Step, effects: &mut impl Effects) {
         match step {
             Step::Nothing => {}
-            Step::Connect => self.shared.actions.push_back(Action::Connect { session }),
+            Step::Connect => self.shared.act(Action::Connect { session }),
             Step::Fail(failure) => self.fail_session(session, failure, effects),
         }
     }

@@ -68,15 +68,56 @@ impl CopySpeed {
     }
 }
 
+/// How an engine sends messages eagerly, besides the limit that it announces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EagerPolicy {
+    /// Longest message that can be injected, in bytes.
+    inject_max: u32,
+    /// Sessions follow the advice of their peers below the announced limits.
+    is_advised: bool,
+    /// Messages that do not fit a datagram use the session's stream.
+    by_stream: bool,
+}
+
+impl EagerPolicy {
+    /// Up to `inject_max` bytes can be injected. If limits are advised, they are no lower than
+    /// that.
+    pub(crate) const fn new(inject_max: u32, is_advised: bool, by_stream: bool) -> Self {
+        Self { inject_max, is_advised, by_stream }
+    }
+
+    /// Returns the longest message that can be injected, in bytes.
+    #[inline]
+    pub(crate) fn inject_max(&self) -> u32 {
+        self.inject_max
+    }
+
+    /// Returns whether messages that do not fit a datagram use the session's stream.
+    pub(in crate::proto) fn uses_stream(&self) -> bool {
+        self.by_stream
+    }
+
+    /// Returns the limit of a session in which this side announced `ours` and the peer `theirs`.
+    pub(super) fn limit(&self, ours: u32, theirs: u32, is_loopback: bool) -> EagerLimit {
+        let is_advised = self.is_advised && !is_loopback;
+        let limit = EagerLimit::new(ours.min(theirs), is_advised.then_some(self.inject_max));
+        EagerLimit { own: ours, ..limit }
+    }
+}
+
 /// Eager limit of a session, and the advice to its peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EagerLimit {
-    /// What the peer accepts, in bytes.
-    announced: u32,
+    /// What this side announces, in bytes.
+    own: u32,
+    /// What both sides accept, in bytes.
+    most: u32,
     /// What this side sends, in bytes; at most the above.
     bytes: u32,
-    /// The lower bound of advised limits, in bytes. `None`: advice is neither followed nor given.
-    follows_from: Option<u32>,
+    /// The lower bound of advised limits, in bytes.
+    least: u32,
+    /// Advice is followed and given.
+    is_advised: bool,
     /// The class that this side advises.
     class: u8,
     /// Votes for a greater class (or, if negative, a smaller one).
@@ -86,13 +127,15 @@ pub(crate) struct EagerLimit {
 }
 
 impl EagerLimit {
-    /// Creates the limit for a peer that accepts `announced` bytes; `follows_from` as in
-    /// [`Config::advised_from`](crate::proto::core::Config::advised_from).
-    pub(crate) fn new(announced: u32, follows_from: Option<u32>) -> Self {
+    /// Creates the limit of a session whose sides accept `most` bytes. Advised ones are no lower
+    /// than `least`; `None`: advice is neither followed nor given.
+    pub(crate) fn new(most: u32, least: Option<u32>) -> Self {
         let mut limit = Self {
-            announced,
-            bytes: announced,
-            follows_from,
+            own: most,
+            most,
+            bytes: most,
+            least: least.unwrap_or(most),
+            is_advised: least.is_some(),
             class: CLASS_START,
             votes: 0,
             unpulled: 0,
@@ -107,14 +150,27 @@ impl EagerLimit {
         self.bytes
     }
 
+    /// Returns the limit that this side announces, in bytes: that of frames with the bytes of a
+    /// put, or of a reply.
+    #[inline]
+    pub(in crate::proto) fn own_bytes(&self) -> u32 {
+        self.own
+    }
+
+    /// Returns the same limits, of which both sides accept up to `most` bytes.
+    #[cfg(test)]
+    pub(crate) fn with_most(self, most: u32) -> Self {
+        Self { own: self.own, ..Self::new(self.own.min(most), None) }
+    }
+
     /// Returns the class for a grant.
     pub(crate) fn class(&self) -> u8 {
-        match self.follows_from {
+        match self.is_advised {
             // The setting is fixed.
-            None => 0,
+            false => 0,
             // Simulations give arbitrary advice.
-            Some(_) if rare!("any advice", 20) => rare_value!("which advice", 32) as u8,
-            Some(_) => self.class,
+            true if rare!("any advice", 20) => rare_value!("which advice", 32) as u8,
+            true => self.class,
         }
     }
 
@@ -133,7 +189,7 @@ impl EagerLimit {
     }
 
     fn is_above_start(&self, length: u64) -> bool {
-        self.follows_from.is_some() && length > 1 << CLASS_START
+        self.is_advised && length > 1 << CLASS_START
     }
 
     /// Follows the peer's advice to send messages up to `class` eagerly, and longer ones by
@@ -141,10 +197,8 @@ impl EagerLimit {
     ///
     /// RR-RDV-10.
     pub(crate) fn follow(&mut self, class: u8) {
-        if let Some(least) = self.follows_from
-            && (CLASS_MIN..=CLASS_MAX).contains(&class)
-        {
-            self.bytes = (1 << class).max(least).min(self.announced);
+        if self.is_advised && (CLASS_MIN..=CLASS_MAX).contains(&class) {
+            self.bytes = (1 << class).max(self.least).min(self.most);
         }
     }
 

@@ -23,7 +23,7 @@ impl Session {
         // pull by, and the windows of others may have taken all credit.
         let limits = Limits {
             envelope_limit: offer.envelope_limit.max(ENVELOPES_MIN),
-            byte_limit: offer.byte_limit.max(cx.shared.config.eager_limit),
+            byte_limit: offer.byte_limit.max(offer.eager_limit),
             // Nothing leaves this process's memory.
             checksum: false,
             bulk_in_datagrams: false,
@@ -147,7 +147,7 @@ mod tests {
         }
 
         fn of(config: Config) -> Self {
-            let mut core = Core::new(7, config);
+            let mut core = Core::new(7, config.into());
             let own = [0, 1].map(|_| {
                 let endpoint = core.shared_mut().endpoints_mut().open().unwrap();
                 core.insert_peer(7, locator(), endpoint).unwrap()

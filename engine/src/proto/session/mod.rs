@@ -26,7 +26,7 @@ pub(crate) mod segments;
 
 mod connecting;
 pub(crate) mod loopback;
-pub(super) mod offers;
+pub(crate) mod offers;
 mod teardown;
 mod waiting;
 
@@ -299,9 +299,9 @@ impl Session {
     ///
     /// RR-CREDIT-1.
     #[inline]
-    pub(crate) fn may_send_now(&mut self, length: u64, eager_limit: u32) -> bool {
+    pub(crate) fn may_send_now(&mut self, length: u64) -> bool {
         (self.is_free_of(Uncommon::STAGING) || (planted!(OvertakeWaiting) && self.is_connected()))
-            && length <= u64::from(eager_limit.min(self.segments.eager_limit().bytes()))
+            && length <= u64::from(self.segments.eager_limit().bytes())
             && self.segments.send_credits().covers(length)
     }
 

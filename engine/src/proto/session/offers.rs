@@ -10,7 +10,7 @@ use super::Limits;
 use super::credit::{ReceiveCredit, ReceiveCredits, WINDOW_MAX};
 use super::peer_engine::PeerEngine;
 use crate::proto::context::{Cx, SharedState};
-use crate::proto::core::{Config, Core, ENVELOPES_MIN};
+use crate::proto::core::{Core, ENVELOPES_MIN};
 use crate::proto::ready::Work;
 
 /// The window offered to one engine.
@@ -21,9 +21,42 @@ struct Offer {
     holders: u32,
 }
 
+/// Limits on windows.
+#[derive(Clone, Debug)]
+pub(crate) struct CreditLimits {
+    /// The most that is announced to one peer.
+    most: Limits,
+    /// Totals of the windows of all sessions.
+    envelopes: u64,
+    bytes: u64,
+}
+
+impl CreditLimits {
+    /// At most `most` is announced to one peer; `envelopes` and `bytes` limit the windows of all
+    /// sessions together.
+    pub(crate) const fn new(most: Limits, envelopes: u64, bytes: u64) -> Self {
+        Self { most, envelopes, bytes }
+    }
+
+    /// Returns how many unexpected messages `sessions` may have: each always gets the minimum,
+    /// beyond the total.
+    pub(in crate::proto) fn unexpected_max(&self, sessions: usize) -> usize {
+        let total = usize::try_from(self.envelopes).unwrap_or(usize::MAX);
+        total.saturating_add(sessions * ENVELOPES_MIN as usize)
+    }
+
+    /// Returns the longest windows with which sessions begin, of envelopes and of bytes: that of
+    /// the session with this engine itself has space for the longest eager message.
+    fn least_windows(&self) -> (u32, u32) {
+        let Limits { envelope_limit, byte_limit, eager_limit, .. } = self.most;
+        (envelope_limit.max(ENVELOPES_MIN), byte_limit.max(eager_limit))
+    }
+}
+
 /// Totals of windows, and announced ones; see the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Offers {
+    limits: CreditLimits,
     /// Envelopes and bytes of the windows of sessions, and of unexpected messages of closed ones.
     reserved_envelopes: u64,
     reserved_bytes: u64,
@@ -45,6 +78,20 @@ fn is_low(credit: &ReceiveCredit) -> bool {
 }
 
 impl Offers {
+    /// Creates the totals of an engine without sessions.
+    pub(in crate::proto) fn new(limits: CreditLimits) -> Self {
+        Self {
+            limits,
+            reserved_envelopes: 0,
+            reserved_bytes: 0,
+            by_engine: HashMap::new(),
+            envelopes: 0,
+            bytes: 0,
+            has_met_bound: false,
+            low: Vec::new(),
+        }
+    }
+
     /// Doubles a session's window of which unexpected messages take up most, out of what is free:
     /// the receive that the program posts next may be for a message that is still to arrive.
     /// Without byte credit, payloads stay with the sender. Returns `true` if the limits are to be
@@ -58,9 +105,8 @@ impl Offers {
         &mut self,
         session: (u32, u64),
         windows: [&mut ReceiveCredit; 2],
-        config: &Config,
     ) -> bool {
-        windows.iter().any(|credit| is_low(credit)) && self.double_windows(session, windows, config)
+        windows.iter().any(|credit| is_low(credit)) && self.double_windows(session, windows)
     }
 
     #[cold]
@@ -68,15 +114,13 @@ impl Offers {
         &mut self,
         (slot, engine): (u32, u64),
         [envelopes, bytes]: [&mut ReceiveCredit; 2],
-        config: &Config,
     ) -> bool {
-        let total = config.unexpected_messages;
+        let CreditLimits { most, envelopes: total, bytes: total_bytes } = self.limits;
         let taken = self.reserved_envelopes + self.envelopes;
-        let more_envelopes = extend(envelopes, total, taken, config.envelope_credits);
+        let more_envelopes = extend(envelopes, total, taken, most.envelope_limit);
         self.reserved_envelopes += u64::from(more_envelopes);
-        let total_bytes = config.unexpected_bytes;
         let taken = self.reserved_bytes + self.bytes;
-        let more_bytes = extend(bytes, total_bytes, taken, config.eager_credit_bytes);
+        let more_bytes = extend(bytes, total_bytes, taken, most.byte_limit);
         self.reserved_bytes += u64::from(more_bytes);
         if is_low(envelopes) || is_low(bytes) {
             self.note_low(slot);
@@ -118,47 +162,39 @@ impl Offers {
     }
 
     /// Returns whether a window may grow, as far as the totals are concerned.
-    fn has_free(&self, config: &Config) -> bool {
-        self.reserved_envelopes + self.envelopes < config.unexpected_messages
-            || self.reserved_bytes + self.bytes < config.unexpected_bytes
+    fn has_free(&self) -> bool {
+        self.reserved_envelopes + self.envelopes < self.limits.envelopes
+            || self.reserved_bytes + self.bytes < self.limits.bytes
     }
 
     /// Returns the limits offered to a new peer.
-    fn limits(&self, config: &Config, id: u64) -> Limits {
+    fn next(&self, id: u64) -> Limits {
         let share = |per_peer: u32, total: u64, given: u64, least: u32| -> u32 {
             // An eighth of the remainder: many peers get some, few peers get plenty.
             let left = total.saturating_sub(given) / 8;
             u32::try_from(left).unwrap_or(u32::MAX).min(per_peer).max(least)
         };
+        let CreditLimits { most, envelopes, bytes } = self.limits;
         Limits {
             session: id,
             envelope_limit: share(
-                config.envelope_credits,
-                config.unexpected_messages,
+                most.envelope_limit,
+                envelopes,
                 self.reserved_envelopes + self.envelopes,
-                ENVELOPES_MIN.min(config.envelope_credits),
+                ENVELOPES_MIN.min(most.envelope_limit),
             ),
-            byte_limit: share(
-                config.eager_credit_bytes,
-                config.unexpected_bytes,
-                self.reserved_bytes + self.bytes,
-                0,
-            ),
-            eager_limit: config.eager_limit,
-            checksum: config.checksum,
-            bulk_in_datagrams: config.bulk_in_datagrams,
-            answers: config.answers,
-            process_status: config.process_status,
+            byte_limit: share(most.byte_limit, bytes, self.reserved_bytes + self.bytes, 0),
+            ..most
         }
     }
 
     /// Makes an offer, or adds a connection to one, as [`SharedState::offer_to`] does.
-    fn make(&mut self, config: &Config, engine: u64, id: u64) -> Limits {
+    fn make(&mut self, engine: u64, id: u64) -> Limits {
         if let Some(offer) = self.by_engine.get_mut(&engine) {
             offer.holders += 1;
             return Limits { session: id, ..offer.limits };
         }
-        let limits = self.limits(config, id);
+        let limits = self.next(id);
         if planted!(ForgetOffers) {
             return limits;
         }
@@ -224,8 +260,8 @@ fn extend(credit: &mut ReceiveCredit, total: u64, taken: u64, least: u32) -> u32
 impl ReceiveCredits {
     /// Returns whether a window is longer than one without unexpected messages.
     #[inline]
-    pub(in crate::proto) fn has_grown(&self, config: &Config) -> bool {
-        let least = least_windows(config);
+    pub(in crate::proto) fn has_grown(&self, offers: &Offers) -> bool {
+        let least = offers.limits.least_windows();
         let [envelopes, bytes] = self.both();
         envelopes.window() > least.0 || bytes.window() > least.1
     }
@@ -234,8 +270,8 @@ impl ReceiveCredits {
     /// free again. Returns whether that is anything.
     ///
     /// RR-CREDIT-5.
-    fn shrink(&mut self, offers: &mut Offers, config: &Config) -> bool {
-        let least = least_windows(config);
+    fn shrink(&mut self, offers: &mut Offers) -> bool {
+        let least = offers.limits.least_windows();
         let [envelopes, bytes] = self.both_mut();
         let (envelopes, bytes) = (envelopes.shrink(least.0), bytes.shrink(least.1));
         offers.release(envelopes.into(), bytes.into());
@@ -248,8 +284,7 @@ impl Cx<'_> {
     /// has come.
     #[inline]
     pub(in crate::proto) fn extend_windows(&mut self, credits: &mut ReceiveCredits, engine: u64) {
-        let SharedState { offers, config, .. } = &mut *self.shared;
-        if offers.extend_windows((self.slot, engine), credits.both_mut(), config) {
+        if self.shared.offers.extend_windows((self.slot, engine), credits.both_mut()) {
             self.add_work(Work::Flush);
         }
     }
@@ -261,8 +296,8 @@ impl PeerEngine {
     ///
     /// RR-CREDIT-4.
     pub(crate) fn offer_in_hello(&mut self, cx: &mut Cx<'_>, id: u64) -> Limits {
-        let SharedState { offers, config, .. } = &mut *cx.shared;
-        let limits = offers.make(config, self.id(), id);
+        let offers = &mut cx.shared.offers;
+        let limits = offers.make(self.id(), id);
         if self.begin_offer() {
             let is_over = offers.end(self.id());
             debug_assert!(!is_over, "the offer goes on with this hello");
@@ -282,13 +317,6 @@ impl PeerEngine {
     }
 }
 
-/// Returns the longest windows with which sessions begin, of envelopes and of bytes: that of the
-/// session with this engine itself has space for the longest eager message.
-fn least_windows(config: &Config) -> (u32, u32) {
-    let envelopes = config.envelope_credits.max(ENVELOPES_MIN);
-    (envelopes, config.eager_credit_bytes.max(config.eager_limit))
-}
-
 impl SharedState {
     /// Returns the limits to announce to an engine in a hello or a reply, for a session with id
     /// `id`. They are reserved until the connection becomes a session, or fails: once for each call
@@ -296,17 +324,22 @@ impl SharedState {
     ///
     /// RR-CREDIT-4.
     pub(crate) fn offer_to(&mut self, engine: u64, id: u64) -> Limits {
-        self.offers.make(&self.config, engine, id)
+        self.offers.make(engine, id)
     }
 
     /// Returns the limits offered to a new peer.
     pub(crate) fn offer(&self, id: u64) -> Limits {
-        self.offers.limits(&self.config, id)
+        self.offers.next(id)
+    }
+
+    /// Returns the most that this engine announces to a peer.
+    pub(crate) fn offer_max(&self) -> &Limits {
+        &self.offers.limits.most
     }
 
     /// Sets whether a thread answers for the engine while its owner computes; hellos announce it.
     pub(crate) fn set_answers(&mut self, answers: bool) {
-        self.config.answers = answers;
+        self.offers.limits.most.answers = answers;
     }
 
     /// Returns the totals of windows, and announced ones.
@@ -327,10 +360,8 @@ impl Core {
     /// Shrinks the windows of a session whose unexpected messages are received.
     #[cold]
     pub(in crate::proto) fn shrink_windows(&mut self, slot: u32) {
-        let has_shrunk = self.with(slot, |it, cx| {
-            let SharedState { offers, config, .. } = &mut *cx.shared;
-            it.segments.receive_credits_mut().shrink(offers, config)
-        });
+        let has_shrunk = self
+            .with(slot, |it, cx| it.segments.receive_credits_mut().shrink(&mut cx.shared.offers));
         if has_shrunk == Some(true) {
             self.extend_others();
         }
@@ -347,7 +378,7 @@ impl Core {
         let mut low = std::mem::take(&mut self.shared.offers.low);
         let mut visited = 0;
         while let Some(&slot) = low.get(visited)
-            && self.shared.offers.has_free(&self.shared.config)
+            && self.shared.offers.has_free()
         {
             visited += 1;
             if let Some((session, mut cx)) = self.enter(slot)
@@ -373,6 +404,11 @@ impl Offers {
         self.by_engine.len()
     }
 
+    /// Returns the limits on the envelopes and bytes of all windows.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        (self.limits.envelopes, self.limits.bytes)
+    }
+
     /// Returns the sessions that [`Core::extend_others`] visits.
     #[cfg(test)]
     pub(in crate::proto) fn low(&self) -> &[u32] {
@@ -394,12 +430,13 @@ impl Offers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::core::Config;
 
     /// RR-CREDIT-4
     #[test]
     fn simultaneous_peers_share_the_credit() {
         let config = Config { eager_credit_bytes: 1 << 20, ..Config::for_tests() };
-        let mut core = Core::new(1, Config { unexpected_bytes: 8000, ..config });
+        let mut core = Core::new(1, Config { unexpected_bytes: 8000, ..config }.into());
         let sum: u32 =
             (2..50).map(|engine| core.shared_mut().offer_to(engine, engine).byte_limit).sum();
         assert!(sum <= 8000, "{sum}");
@@ -418,14 +455,14 @@ mod tests {
     fn windows_of_one_session_take_at_most_a_quarter() {
         const TOTAL: u64 = 1 << 20;
         let config = Config { unexpected_messages: TOTAL, ..Config::for_tests() };
-        let mut core = Core::new(1, config.clone());
+        let mut core = Core::new(1, config.into());
         let mut windows = [ReceiveCredit::new(64, 1), ReceiveCredit::new(0, 1)];
         core.shared.offers.reserved_envelopes = 64;
         let mut arrived = 0;
         while arrived < TOTAL && windows[0].handle_arrival(1) {
             arrived += 1;
             let [first, second] = &mut windows;
-            if core.shared.offers.extend_windows((0, 2), [first, second], &config) {
+            if core.shared.offers.extend_windows((0, 2), [first, second]) {
                 for credit in &mut windows {
                     credit.announce();
                 }
@@ -439,7 +476,8 @@ mod tests {
 
     #[test]
     fn one_engine_gets_one_offer() {
-        let mut core = Core::new(1, Config { eager_credit_bytes: 1 << 20, ..Config::for_tests() });
+        let config = Config { eager_credit_bytes: 1 << 20, ..Config::for_tests() };
+        let mut core = Core::new(1, config.into());
         let first = core.shared_mut().offer_to(2, 10);
         let taken = core.shared.offers.bytes;
         let again = core.shared_mut().offer_to(2, 11);

@@ -119,7 +119,7 @@ impl Cx<'_> {
                 effects.complete(id, Ended::Sent { accepted });
                 fences.recheck(self);
             }
-            _ => self.shared.counters.stale_frames += 1,
+            _ => self.shared.note_stale_frame(),
         }
     }
 }
@@ -200,9 +200,8 @@ impl Core {
         debug_assert!(request.is_plain(), "its header would lack something");
         let SendDestination { session, endpoint: target } = to;
         let known = self.sessions.at_mut(session as usize)?;
-        let limit = self.shared.config.eager_limit;
         let pool = &mut self.shared.pool;
-        let room = stage_in_segment(known, pool, request, target, limit)?;
+        let room = stage_in_segment(known, pool, request, target)?;
         self.shared.ready.add(session, Work::Flush);
         Some(room)
     }
@@ -218,7 +217,7 @@ impl Core {
         session.is_some_and(|session| {
             let segments = &session.segments;
             let window = segments.send_credits().window_bytes();
-            let window = u64::from(window.min(segments.eager_limit_now(&self.shared.config)));
+            let window = u64::from(window.min(segments.eager_limit_now()));
             let is_whole =
                 segments.takes_whole(request) && !segments.pulls(&self.shared.pool, request.length);
             session.is_connected() && (window < request.length || !is_whole)
@@ -229,7 +228,7 @@ impl Core {
     /// [`Self::enqueue`] when its buffer is ready.
     pub(crate) fn new_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
         let (session, to) = self.session_to(request.peer)?;
-        if session.waiting.len() >= self.shared.config.send_queue_ops {
+        if session.waiting.len() >= self.shared.operations.waiting_max() {
             return Err(SendRefusal::WAITING_SENDS);
         }
         self.shared.insert_send(request, to.session)
@@ -437,14 +436,14 @@ mod tests {
     /// RR-MATCH-1
     #[test]
     fn hints_overtake_other_flows_a_limited_number_of_times() {
-        let mut line = Line(VecDeque::new(), Operations::new(1000));
+        let mut line = Line(VecDeque::new(), Operations::new(1000, 1000));
         assert_eq!([line.post(1, Hint::None), line.post(1, Hint::Bulk)], [0, 1]);
         for number in 0..usize::from(PASSED_MAX) {
             assert_eq!(line.post(2, Hint::Priority), number);
         }
         let behind = usize::from(PASSED_MAX) + 2;
         assert_eq!(line.post(3, Hint::Priority), behind, "all of them were overtaken enough");
-        let mut line = Line(VecDeque::new(), Operations::new(1000));
+        let mut line = Line(VecDeque::new(), Operations::new(1000, 1000));
         assert_eq!([line.post(1, Hint::None), line.post(1, Hint::Priority)], [0, 1]);
     }
 }

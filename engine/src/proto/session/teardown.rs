@@ -70,10 +70,10 @@ impl Core {
         let lanes = session.lanes.take_all();
         let remotes: Vec<u32> = session.peer.remotes().iter().collect();
         for lane in lanes {
-            self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            self.shared.act(Action::CloseLane { lane, is_failure: true });
         }
-        self.shared.actions.push_back(Action::CloseControl { session: slot, is_failure: true });
-        self.shared.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
+        self.shared.act(Action::CloseControl { session: slot, is_failure: true });
+        self.shared.act(Action::Ended { session: slot, failure: failure.clone() });
         self.end_own_offer(slot);
         let SharedState { endpoints, unexpected, .. } = &mut self.shared;
         for message in endpoints.drain_incomplete_from(&remotes, unexpected) {
@@ -192,7 +192,7 @@ impl Core {
         if found.is_some_and(Operation::pulls) {
             self.fail_operation(id, &Cause::Peer(PeerFailure::Left), effects);
         } else {
-            self.shared.counters.stale_frames += 1;
+            self.shared.note_stale_frame();
         }
     }
 }

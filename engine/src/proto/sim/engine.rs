@@ -45,7 +45,7 @@ pub(crate) fn engine_id(number: usize) -> u64 {
 
 impl Engine {
     pub(super) fn new(number: usize, config: &Config) -> Self {
-        let mut core = Core::new(engine_id(number), config.clone());
+        let mut core = Core::new(engine_id(number), config.clone().into());
         for endpoint in 0..ENDPOINTS {
             assert_eq!(core.shared_mut().endpoints_mut().open(), Some(endpoint));
         }

@@ -171,7 +171,7 @@ impl Net {
                 (engine.core.shared.unexpected.held_bytes().0, engine.memory.copies.len()),
                 (0, 0)
             );
-            assert_eq!(engine.core.shared.counters.unexpected_messages, 0);
+            assert_eq!(engine.core.shared.counters().unexpected_messages, 0);
         }
     }
 

@@ -25,7 +25,7 @@ pub(crate) const LIMITS: Limits =
 
 /// Returns a core with so many sessions at most.
 pub(crate) fn core_of(sessions_max: usize) -> Core {
-    Core::new(OWN, Config { sessions_max, ..Config::for_tests() })
+    Core::new(OWN, Config { sessions_max, ..Config::for_tests() }.into())
 }
 
 /// Accepts a peer's connection with the limits `theirs`. Returns the slot of the session.

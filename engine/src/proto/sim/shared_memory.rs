@@ -150,7 +150,8 @@ impl Net {
             let peer = engine.peer_of(slot);
             let mut has_more = true;
             for _ in 0..self.random.below(3) {
-                engine.core.shared.config.piece_bytes = 1 + self.random.below(2999) as usize;
+                let piece_bytes = 1 + self.random.below(2999) as usize;
+                engine.core.shared.rendezvous.set_piece_bytes(piece_bytes);
                 let piece = engine.core.with(slot, Session::next_piece).flatten();
                 has_more = piece.is_some();
                 let Some(piece) = piece else { break };

@@ -40,7 +40,7 @@ fn corrupted_chunks_are_granted_again_up_to_a_limit() {
     assert!(chunk_comes(&mut bench, lane, true));
     assert_eq!(bench.transmit(), [frame::KIND_DONE]);
     assert!(matches!(bench.results.ended[&receive], Ended::Received(_)));
-    assert_eq!(bench.core.shared.counters.corrupted_chunks, 2 * u64::from(BAD_CHUNKS_MAX - 1));
+    assert_eq!(bench.core.shared.counters().corrupted_chunks, 2 * u64::from(BAD_CHUNKS_MAX - 1));
     assert_eq!(
         bench.core.shared_mut().poll_action(),
         Some(Action::Established { session: bench.slot })

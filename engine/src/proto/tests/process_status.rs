@@ -42,7 +42,7 @@ impl Three {
     fn new(locators: [SocketAddr; 2], process_status: bool) -> Self {
         let config = |process_status| Config { process_status, ..Config::for_tests() };
         let mut cores = [0, 1, 2].map(|at| {
-            let mut core = Core::new(ENGINES[at], config(at < 2 || process_status));
+            let mut core = Core::new(ENGINES[at], config(at < 2 || process_status).into());
             core.shared_mut().endpoints_mut().open().unwrap();
             core
         });

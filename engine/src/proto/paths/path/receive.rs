@@ -59,9 +59,9 @@ impl SessionPath {
         let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
         let mut is_segment = false;
         if !payload.is_empty() && is_handled {
-            let before = core.shared.counters.segments_received;
+            let before = core.shared.counters().segments_received;
             let handled = core.handle_lone_segment(slot, payload, info.now_ns, effects);
-            let segments = core.shared.counters.segments_received - before;
+            let segments = core.shared.counters().segments_received - before;
             shared.segments += segments;
             is_segment = segments > 0;
             if let Err(error) = handled {

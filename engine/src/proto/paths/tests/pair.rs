@@ -54,7 +54,7 @@ pub(super) fn fingerprint(net: &Net, number: usize) -> String {
     let engine = &net.engines[number];
     let paths = engine.paths();
     let mut all =
-        format!("{paths:?} {:?} {:?}", engine.core.shared.counters, engine.core.shared.ready);
+        format!("{paths:?} {:?} {:?}", engine.core.shared.counters(), engine.core.shared.ready);
     for path in paths.all() {
         all += &path.fingerprint();
     }

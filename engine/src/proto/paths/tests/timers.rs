@@ -71,7 +71,7 @@ struct TimedPaths {
 
 impl TimedPaths {
     fn new() -> Self {
-        let mut core = Core::new(1, Config::for_tests());
+        let mut core = Core::new(1, Config::for_tests().into());
         for engine in 0..SESSIONS {
             core.insert_peer(2 + u64::from(engine), locator(), 0).unwrap();
         }

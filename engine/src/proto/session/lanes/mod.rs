@@ -16,9 +16,11 @@ use crate::wire::Hello;
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
 
 pub(crate) mod lane;
+mod limits;
 mod session;
 mod table;
 
+pub(crate) use self::limits::LaneLimits;
 pub(crate) use self::session::SessionLanes;
 pub(crate) use self::table::BulkLanes;
 
@@ -357,8 +359,7 @@ impl Core {
         {
             session.open_missing_lanes(&mut cx, now_ns);
         }
-        let seed = self.shared.config.hash_seed ^ self.shared.engine().rotate_left(32);
-        let is_own_turn = self.shared.lanes.is_own_turn(seed);
+        let is_own_turn = self.shared.lanes.is_own_turn();
         self.serve_some(now_ns, |wait, _| wait == Wait::Time || is_own_turn);
         for (lane, bulk) in self.shared.lanes.iter() {
             let session = self.sessions.at_mut(bulk.session() as usize);
@@ -366,11 +367,11 @@ impl Core {
             let ours =
                 session.filter(|it| it.connection.is_initiator() && it.rendezvous.is_empty());
             let idle_ns = now_ns.saturating_sub(bulk.used_ns());
-            let is_old =
-                idle_ns > self.shared.config.bulk_idle_ns || rare!("a bulk lane that is old", 4);
+            let limits = self.shared.lanes.limits();
+            let is_old = limits.is_idle_too_long(idle_ns) || rare!("a bulk lane that is old", 4);
             if let Some(session) = ours
                 && is_old
-                && bulk.is_spare(now_ns, self.shared.config.retry.timeout_ns)
+                && bulk.is_spare(now_ns, limits.patience_ns())
             {
                 // A peer that has this one sees its end, and requests another if it still wants
                 // one; not so if it had lost this one when it sent the request.

@@ -222,8 +222,7 @@ impl SessionLanes {
         match lane {
             Some(lane) => self.ids.push(lane),
             None if self.ids.is_empty() => {
-                let patience_ns = cx.shared.config.retry.timeout_ns;
-                if let Some(lane) = cx.shared.lanes.oldest_idle(now_ns, patience_ns) {
+                if let Some(lane) = cx.shared.lanes.oldest_idle(now_ns) {
                     cx.act(Action::CloseLane { lane, is_failure: false });
                 }
             }
@@ -266,9 +265,7 @@ impl SessionLanes {
         (at, number): (u8, u32),
         now_ns: u64,
     ) -> Result<Id, HelloStatus> {
-        // Twice the usual number leaves space for lanes that replace failing ones.
-        let lanes_max = 2 * cx.shared.config.bulk_lanes.max(8) as usize * rails.paths.len();
-        if self.ids.len() >= lanes_max {
+        if self.ids.len() >= cx.shared.lanes.limits().session_max(rails.paths.len()) {
             return Err(HelloStatus::Busy);
         }
         // One of its lanes may look idle here while the peer's grants for it are in transit.
@@ -347,14 +344,11 @@ impl SessionLanes {
     ) -> Result<bool, PeerFailure> {
         rails.note_gone(number, at);
         rails.rest(at, now_ns);
-        cx.shared.counters.lane_failures += 1;
-        let config = &cx.shared.config;
-        let limit_ns = config.retry.timeout_ns.max(config.outage_ns);
-        // The maximum time between two attempts that the network drops.
-        let gap_ns = limit_ns.saturating_add(2 * config.retry.timeout_ns);
-        let (failures, lasted_ns) = self.failures.note(now_ns, gap_ns);
+        cx.shared.note_lane_failure();
+        let limits = cx.shared.lanes.limits();
+        let (failures, lasted_ns) = self.failures.note(now_ns, limits.gap_ns());
         let are_many = failures > LANE_FAILURES_MAX;
-        if are_many && lasted_ns >= limit_ns {
+        if are_many && lasted_ns >= limits.outage_ns() {
             let lasted_ms = lasted_ns / 1_000_000;
             let text = format!(
                 "its bulk lanes failed repeatedly for {lasted_ms} ms, the last one: {cause}"
@@ -373,7 +367,7 @@ impl SessionLanes {
     pub(super) fn abort(&self, cx: &mut Cx<'_>, number: u32) {
         match cx.shared.lanes.named(&self.ids, number) {
             Some(lane) => cx.act(Action::CloseLane { lane, is_failure: true }),
-            None => cx.shared.counters.stale_frames += 1,
+            None => cx.shared.note_stale_frame(),
         }
     }
 }

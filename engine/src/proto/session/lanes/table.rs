@@ -5,14 +5,16 @@ use std::collections::VecDeque;
 #[cfg(any(test, feature = "sim"))]
 use super::super::Session;
 use super::lane::BulkLane;
+use super::limits::LaneLimits;
 use crate::proto::table::{Id, Table};
 
 /// The bulk lanes of an engine.
 #[derive(Debug)]
 pub(crate) struct BulkLanes {
     table: Table<BulkLane>,
-    /// Lanes of a session on each path.
-    per_path: usize,
+    limits: LaneLimits,
+    /// Differs between engines.
+    seed: u64,
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
     /// Sessions that need a lane and retry later: each once.
@@ -24,12 +26,12 @@ pub(crate) struct BulkLanes {
 }
 
 impl BulkLanes {
-    /// Creates an empty table of at most `limit` lanes, where a session has `per_path` on a path.
-    pub(in crate::proto) fn new(limit: usize, per_path: usize) -> Self {
-        debug_assert!(per_path > 0, "bulk data needs a lane");
+    /// Creates an empty table. `seed` differs between engines.
+    pub(in crate::proto) fn new(limits: LaneLimits, seed: u64) -> Self {
         Self {
-            table: Table::new(limit),
-            per_path,
+            table: Table::new(limits.total()),
+            limits,
+            seed,
             runnable: VecDeque::new(),
             starved: Vec::new(),
             has_room: false,
@@ -39,7 +41,18 @@ impl BulkLanes {
 
     /// Returns how many lanes a session has on each path.
     pub(in crate::proto) fn per_path(&self) -> usize {
-        self.per_path
+        self.limits.per_path()
+    }
+
+    /// Returns their limits.
+    pub(super) fn limits(&self) -> &LaneLimits {
+        &self.limits
+    }
+
+    /// Returns how many lanes there may be.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn limit(&self) -> usize {
+        self.table.limit()
     }
 
     /// Returns the number of lanes.
@@ -140,14 +153,13 @@ impl BulkLanes {
 
     /// Returns whether sessions that wait for space try now; otherwise the space remains free for
     /// lanes that peers open. At random: engines that filled their last slot at the same time, each
-    /// with a lane to the next one, would refuse all of them forever. `seed` differs between
-    /// engines. Sessions whose lanes fail always try: their time is limited (RR-LANE-4).
+    /// with a lane to the next one, would refuse all of them forever. Sessions whose lanes fail always try: their time is limited (RR-LANE-4).
     ///
     /// RR-LANE-6.
-    pub(super) fn is_own_turn(&mut self, seed: u64) -> bool {
+    pub(super) fn is_own_turn(&mut self) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
         // The finalizer of splitmix64 over inputs that differ between engines and rounds.
-        let mut bits = seed ^ self.rounds;
+        let mut bits = self.seed ^ self.rounds;
         bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         (bits ^ bits >> 31) & 1 == 0
@@ -192,7 +204,8 @@ impl BulkLanes {
     }
 
     /// Returns the spare lane that was idle for longest.
-    pub(super) fn oldest_idle(&self, now_ns: u64, patience_ns: u64) -> Option<Id> {
+    pub(super) fn oldest_idle(&self, now_ns: u64) -> Option<Id> {
+        let patience_ns = self.limits.patience_ns();
         let idle = self.table.iter().filter(|(_, bulk)| bulk.is_spare(now_ns, patience_ns));
         idle.min_by_key(|(_, bulk)| bulk.used_ns()).map(|(lane, _)| lane)
     }

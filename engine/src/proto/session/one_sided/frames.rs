@@ -3,7 +3,6 @@
 use super::super::rendezvous::serving::Serving;
 use super::super::segments::segment::{LONG_PAYLOAD_BYTES, SegmentPool};
 use super::super::segments::{PullMethod, SegmentId, Segments};
-use crate::proto::config::Config;
 use crate::proto::hint::Hint;
 use crate::proto::operation::OperationState;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
@@ -47,8 +46,8 @@ impl Segments {
     /// Returns the longest put, or reply to a get, that is sent with its header, in bytes: in one
     /// datagram, and at all.
     #[inline]
-    pub(super) fn whole_max(&self, config: &Config, header: usize) -> (u64, u64) {
-        let eager = u64::from(config.eager_limit).min(LONG_PAYLOAD_BYTES as u64);
+    pub(super) fn whole_max(&self, header: usize) -> (u64, u64) {
+        let eager = u64::from(self.eager_limit().own_bytes()).min(LONG_PAYLOAD_BYTES as u64);
         let short = (self.frame_bytes_max() - header) as u64;
         (short, self.protocol().payload_max(short, eager))
     }

@@ -7,7 +7,6 @@ use super::super::segments::{Segments, stage_put};
 use super::super::{ControlFrame, Session};
 use super::frames::DataForm;
 use super::{REQUESTS_MAX, Role, SessionOneSided, Verb};
-use crate::proto::config::Config;
 use crate::proto::context::{Cx, SharedState};
 use crate::proto::core::Core;
 use crate::proto::data_bytes::DataBytes;
@@ -149,7 +148,7 @@ impl Core {
         length: u64,
     ) -> Result<Id, SendRefusal> {
         let (session, to) = self.session_to(request.peer)?;
-        if session.one_sided.waiting_count() >= self.shared.config.send_queue_ops {
+        if session.one_sided.waiting_count() >= self.shared.operations.waiting_max() {
             return Err(SendRefusal::WAITING_SENDS);
         }
         let operation = request.into_operation(to.session, length);
@@ -224,7 +223,7 @@ impl SessionOneSided {
         segments: &'a mut Segments,
         id: Id,
     ) -> Staged<'a> {
-        let Cx { slot, shared: SharedState { operations, peers, pool, ready, config, .. } } = cx;
+        let Cx { slot, shared: SharedState { operations, peers, pool, ready, .. } } = cx;
         let found = debug_assert_some!(operations.get_mut(id), "what waits has not ended");
         let Some(operation) = found else {
             ready.remove(slot, Work::Stage);
@@ -242,7 +241,7 @@ impl SessionOneSided {
         let extra = size_of::<OneSided>() + data.as_slice().len();
         let is_flush_early =
             asking.verb == Verb::Flush && state.long_puts > 0 && !planted!(OvertakePulls);
-        let (short, whole) = segments.whole_max(config, extra);
+        let (short, whole) = segments.whole_max(extra);
         let form = asking.form(segments.data_form(asking.length, whole));
         let is_pulled = !matches!(form.data, DataForm::Whole(_));
         let reply_bytes = if is_pulled { Some(0) } else { asking.reply_bytes() };
@@ -319,8 +318,8 @@ impl Session {
         target: u16,
         request: &OneSidedRequest,
     ) -> Option<&mut [u8]> {
-        let Cx { slot, shared: SharedState { config, pool, ready, .. } } = cx;
-        if !self.is_plain_put(config, request) || self.one_sided.waiting_count() > 0 {
+        let Cx { slot, shared: SharedState { pool, ready, .. } } = cx;
+        if !self.is_plain_put(request) || self.one_sided.waiting_count() > 0 {
             return None;
         }
         let header = request.put_header(target);
@@ -332,14 +331,14 @@ impl Session {
 
     /// Returns whether a put completes as soon as it is staged in one frame.
     #[inline]
-    pub(crate) fn is_plain_put(&self, config: &Config, request: &OneSidedRequest) -> bool {
+    pub(crate) fn is_plain_put(&self, request: &OneSidedRequest) -> bool {
         request.level == CompletionLevel::Inject
             && request.data.is_none()
             && !request.fence
             && !request.invalidates
             && self.is_connected()
             && !self.ending.is_leaving()
-            && request.length <= self.segments.whole_max(config, size_of::<OneSided>()).1
+            && request.length <= self.segments.whole_max(size_of::<OneSided>()).1
     }
 
     /// Handles the reply to an operation. Returns a long put that was refused: it ends when the
@@ -354,7 +353,7 @@ impl Session {
         let id = Id::from_u64(reply.operation.get());
         let found = cx.shared.operations.get_mut(id).filter(|it| it.session == cx.slot);
         let Some(operation) = found else {
-            cx.shared.counters.stale_frames += 1;
+            cx.shared.note_stale_frame();
             return Ok(None);
         };
         let (remote, accepted) = (operation.remote, operation.length);
@@ -384,7 +383,7 @@ impl Session {
                 }
             }
             _ => {
-                cx.shared.counters.stale_frames += 1;
+                cx.shared.note_stale_frame();
                 return Ok(None);
             }
         };
@@ -404,10 +403,10 @@ impl Session {
     ) -> Option<LongMatch> {
         let id = Id::from_u64(reply.operation.get());
         let send_operation = reply.send_operation.get();
-        let SharedState { operations, peers, counters, .. } = &mut *cx.shared;
+        let SharedState { operations, peers, .. } = &*cx.shared;
         let found = operations.get(id).filter(|it| it.session == cx.slot && it.awaits_bytes());
         let Some(operation) = found else {
-            counters.stale_frames += 1;
+            cx.shared.note_stale_frame();
             self.send_control(cx, ControlFrame::done(send_operation, STATUS_ABANDONED, 0));
             return None;
         };

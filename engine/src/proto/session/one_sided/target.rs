@@ -189,7 +189,7 @@ impl SessionOneSided {
         refusal: Refusal,
         expected: u32,
     ) -> Answer {
-        cx.shared.counters.refused_accesses += 1;
+        cx.shared.note_refused_access();
         let operation = request.header.operation.get();
         if operation != 0 {
             return Answer::Reply(ShortReply::new(operation, refusal.code(), &[]));
@@ -240,7 +240,7 @@ impl SessionOneSided {
         let found = cx.shared.operations.get_mut(id);
         let operation = debug_assert_some!(found, "what waits has not ended")?;
         let (length, hint) = (operation.length, operation.hint);
-        let (short, whole) = segments.whole_max(&cx.shared.config, REPLY_HEADER_BYTES);
+        let (short, whole) = segments.whole_max(REPLY_HEADER_BYTES);
         let form = segments.data_form(length, whole);
         let (payload, is_whole) = (form.payload(), matches!(form, DataForm::Whole(_)));
         let reply = Reply {

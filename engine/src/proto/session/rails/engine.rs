@@ -38,7 +38,7 @@ impl EngineRails {
     }
 
     /// Splits them among the peers that are pulled from now, if the last split is old.
-    pub(in crate::proto::session) fn split(
+    pub(in crate::proto) fn split(
         &mut self,
         sessions: &Table<Session>,
         lanes: &BulkLanes,

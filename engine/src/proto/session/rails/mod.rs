@@ -367,7 +367,7 @@ impl SessionLanes {
                 _ => Action::CloseLane { lane, is_failure: true },
             }),
             None if number.is_none() => {}
-            None => cx.shared.counters.stale_frames += 1,
+            None => cx.shared.note_stale_frame(),
         }
     }
 
@@ -418,15 +418,15 @@ impl Session {
     ///
     /// RR-RAIL-1.
     pub(crate) fn announce_rails(&mut self, mut cx: Cx<'_>) {
-        if cx.shared.rails.infos().len() > 1 {
+        if cx.shared.rails().infos().len() > 1 {
             self.announce(&mut cx);
         }
     }
 
     fn announce(&mut self, cx: &mut Cx<'_>) {
-        let count = cx.shared.rails.infos().len();
+        let count = cx.shared.rails().infos().len();
         for index in 0..count {
-            let RailInfo { address, speed_mbps, role } = cx.shared.rails.infos()[index];
+            let RailInfo { address, speed_mbps, role } = cx.shared.rails().infos()[index];
             let rail = RailFrame::new(index as u8, count as u8, role, speed_mbps, address);
             self.send_control(cx, ControlFrame::Rail(rail));
         }
@@ -456,7 +456,7 @@ impl Session {
         if theirs.iter().all(Option::is_some) {
             cx.act(Action::PairRails { session: cx.slot });
         }
-        if is_first && cx.shared.rails.infos().len() == 1 {
+        if is_first && cx.shared.rails().infos().len() == 1 {
             // A peer with several rails needs to know that this side has one.
             self.announce(cx);
         }
@@ -511,7 +511,7 @@ impl Rails {
     /// there are too many.
     pub(crate) fn add_path(&mut self, cx: &Cx<'_>, number: u16) -> Option<usize> {
         let (ours, theirs) = self.sides_of(number);
-        let our = cx.shared.rails.infos().get(usize::from(ours)).copied();
+        let our = cx.shared.rails().infos().get(usize::from(ours)).copied();
         // A side without announcement has one.
         let their = self.theirs.get(usize::from(theirs)).copied().flatten();
         let is_there = (our.is_some() || ours == 0) && (their.is_some() || theirs == 0);
@@ -543,7 +543,7 @@ impl Rails {
         let their = self.theirs.first().copied().flatten();
         let path = debug_assert_some!(self.paths.first_mut(), "a connected session has path 0");
         if let Some(path) = path {
-            path.set_rails(cx.shared.rails.infos().first().copied(), their);
+            path.set_rails(cx.shared.rails().infos().first().copied(), their);
         }
     }
 

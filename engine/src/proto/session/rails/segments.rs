@@ -200,7 +200,7 @@ impl Session {
         let Some(pair) = self.rails.pair(at, self.peer.locators().first()) else { return false };
         // Shorter segments are not made, whichever length a peer reports.
         let bytes = bytes.max(SEGMENT_BYTES_SAFE + 1);
-        let is_new = cx.shared.rails.segment_limits_mut().learn(pair, bytes, now_ns);
+        let is_new = cx.shared.rails_mut().segment_limits_mut().learn(pair, bytes, now_ns);
         if self.connection.is_initiator() {
             for (lane, bulk) in self.lanes.on_path(&cx.shared.lanes, at) {
                 if bulk.has_segments_above(bytes) {
@@ -218,7 +218,7 @@ impl Rails {
     pub(crate) fn doubt_segments_lost(&self, cx: Cx<'_>, lane: Id, listener: SocketAddr) {
         let limited = cx.shared.lanes.get(lane).filter(|bulk| bulk.has_segment_limit());
         if let Some(pair) = limited.and_then(|bulk| self.pair(bulk.path(), listener)) {
-            cx.shared.rails.segment_limits_mut().forget(pair);
+            cx.shared.rails_mut().segment_limits_mut().forget(pair);
         }
     }
 }

@@ -220,7 +220,7 @@ impl Session {
     ///
     /// RR-RDV-5.
     pub(super) fn refuse_grant(&mut self, cx: &mut Cx<'_>, over: GrantOver, operation: u64) {
-        cx.shared.counters.stale_frames += 1;
+        cx.shared.note_stale_frame();
         self.send_control(cx, ControlFrame::Refused(Refused::new(over, operation)));
     }
 

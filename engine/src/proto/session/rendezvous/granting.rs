@@ -42,8 +42,7 @@ impl Core {
             self.serve_starved(now_ns);
         }
         if self.shared.ready.len(Work::Grant) > 0 {
-            let Self { sessions, shared } = &mut *self;
-            shared.rails.split(sessions, &shared.lanes, now_ns);
+            self.shared.split_rails(&self.sessions, now_ns);
         }
         while let Some(slot) = self.shared.ready.take(Work::Grant) {
             if let Some((session, mut cx)) = self.enter(slot)
@@ -67,7 +66,8 @@ impl SessionRendezvous {
         pulling.carrier = carrier;
         let left = pulling.ungranted();
         debug_assert!(left > 0, "some of it is not granted");
-        let is_short = range_bytes(left, cx.shared.config.chunk_bytes.into()) == left;
+        let is_short =
+            range_bytes(left, cx.shared.rendezvous.limits.chunks().bytes().into()) == left;
         self.queue.push(id, hint, is_short);
         cx.add_work(Work::Grant);
     }
@@ -75,14 +75,11 @@ impl SessionRendezvous {
     /// Returns the length of chunks, and how many of them may be outstanding, where
     /// an eager message last arrived at `message_ns`.
     fn chunks_now(&self, cx: &Cx<'_>, message_ns: u64, now_ns: u64) -> (u64, u64) {
-        let config = &cx.shared.config;
         let is_busy = message_ns != 0 && now_ns < message_ns + BUSY_NS;
         let are_last = self.queue.are_last();
         let yields = are_last && cx.shared.rendezvous.hinted.is_granting(now_ns, BUSY_NS);
         let is_short = is_busy || yields;
-        let chunk_bytes = if is_short { config.busy_chunk_bytes } else { config.chunk_bytes };
-        // Short chunks need a larger number.
-        let usual = config.horizon_chunks * (config.chunk_bytes / chunk_bytes);
+        let (chunk_bytes, usual) = cx.shared.rendezvous.limits.chunks().now(is_short);
         let chunks = if yields { YIELDING_CHUNKS.min(usual) } else { usual };
         let chunk_bytes = if rare!("a chunk of one byte", 10) { 1 } else { chunk_bytes };
         (chunk_bytes.into(), chunks.into())

@@ -56,6 +56,7 @@ use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
 use crate::wire::{CmaSource, Done, FrameError, Grant, GrantOver};
 
 use self::granted::GrantedRanges;
+use self::limits::PullLimits;
 use self::pull::cma::MemoryCarrier;
 use self::pull::datagrams::DatagramCarrier;
 use self::pull::ring::RingCarrier;
@@ -67,6 +68,7 @@ use self::serving::Served;
 
 mod granted;
 mod granting;
+pub(crate) mod limits;
 pub(crate) mod pull;
 pub(crate) mod pulling;
 mod queue;
@@ -100,8 +102,9 @@ impl Offered {
 }
 
 /// Rendezvous state that all sessions of an engine share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Rendezvous {
+    limits: PullLimits,
     /// Receives whose messages are read by CMA, in matching order.
     readable: VecDeque<Id>,
     /// Bytes granted to peers in datagrams and not received yet.
@@ -113,6 +116,33 @@ pub(crate) struct Rendezvous {
 }
 
 impl Rendezvous {
+    /// Creates the state of an engine that pulls nothing.
+    pub(in crate::proto) fn new(limits: PullLimits) -> Self {
+        Self {
+            limits,
+            readable: VecDeque::new(),
+            pulled_bytes: 0,
+            idle: Vec::new(),
+            hinted: Hinted::default(),
+        }
+    }
+
+    /// Returns the limits on how messages are pulled.
+    pub(in crate::proto) fn limits(&self) -> &PullLimits {
+        &self.limits
+    }
+
+    /// Sets the longest piece, in bytes.
+    #[cfg(test)]
+    pub(in crate::proto) fn set_piece_bytes(&mut self, bytes: usize) {
+        self.limits.set_piece_bytes(bytes);
+    }
+
+    /// Sets the limit on bulk bytes outstanding in datagrams, of all peers.
+    pub(in crate::proto) fn set_window_bytes(&mut self, bytes: u64) {
+        self.limits.set_window_bytes(bytes);
+    }
+
     /// Returns a record of the received ranges of a message, with its first bytes.
     fn ranges(&mut self, first: u64) -> Ranges {
         let mut ranges = self.idle.pop().unwrap_or_default();
@@ -389,7 +419,7 @@ impl Core {
         let id = Id::from_u64(done.operation.get());
         let Some(operation) = self.shared.operations.get_mut(id).filter(|op| op.session == slot)
         else {
-            self.shared.counters.stale_frames += 1;
+            self.shared.note_stale_frame();
             return;
         };
         let is_abandoned = done.status == STATUS_ABANDONED;
@@ -414,7 +444,7 @@ impl Core {
                 );
                 self.with(slot, |it, mut cx| it.fences.recheck(&mut cx));
             }
-            _ => self.shared.counters.stale_frames += 1,
+            _ => self.shared.note_stale_frame(),
         }
     }
 

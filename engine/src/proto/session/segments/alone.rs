@@ -15,7 +15,6 @@ use super::segment::{Place, SegmentBuffer, SegmentPool};
 use super::slots::SegmentId;
 use super::uncommon::Uncommon;
 use super::{Outgoing, Segments};
-use crate::proto::config::Config;
 use crate::proto::context::Cx;
 use crate::proto::data_bytes::DataBytes;
 use crate::proto::hint::Hint;
@@ -41,7 +40,7 @@ const _: () = assert!(
 /// A frame as its poster describes it.
 pub(crate) trait PostedFrame {
     /// Returns whether it may be sent now, in a segment, as far as its kind decides.
-    fn may_go_now(&self, session: &Session, config: &Config) -> bool;
+    fn may_go_now(&self, session: &Session) -> bool;
 
     /// Returns the length of its header and remote data.
     fn head_bytes(&self) -> usize;
@@ -77,10 +76,10 @@ pub(crate) struct PostedMessage<'a, F> {
 
 impl<F: Fn(&mut [u8])> PostedFrame for PostedMessage<'_, F> {
     #[inline(always)]
-    fn may_go_now(&self, session: &Session, config: &Config) -> bool {
+    fn may_go_now(&self, session: &Session) -> bool {
         let (segments, length) = (&session.segments, self.request.length);
         segments.protocol.route(length, self.request.data_bytes()) == Route::Segment
-            && length <= u64::from(config.eager_limit.min(segments.eager_limit.bytes()))
+            && length <= u64::from(segments.eager_limit.bytes())
             && segments.credits.covers(length)
     }
 
@@ -135,8 +134,8 @@ pub(crate) struct PostedPut<'a> {
 
 impl PostedFrame for PostedPut<'_> {
     #[inline(always)]
-    fn may_go_now(&self, session: &Session, config: &Config) -> bool {
-        session.is_plain_put(config, self.request)
+    fn may_go_now(&self, session: &Session) -> bool {
+        session.is_plain_put(self.request)
             && session.one_sided.waiting_count() == 0
             && ONE_SIDED_HEADER_BYTES + self.bytes.len() <= session.segments.frame_bytes_max()
     }
@@ -192,7 +191,7 @@ impl Session {
         let is_next = self.is_free_of(Uncommon::SENDING)
             && !self.one_sided.has_ready()
             && self.segments.open.is_none()
-            && frame.may_go_now(self, &cx.shared.config)
+            && frame.may_go_now(self)
             && shortcut!("a frame that goes alone");
         let segments = &mut self.segments;
         (is_next && segments.has_room_alone(&cx.shared.pool)).then_some(Alone {

@@ -1,30 +1,28 @@
 //! Changes of what a session can do. Each computes its table of routes again.
 
 use super::super::Session;
+use super::Segments;
 use super::protocol::{Capabilities, PullMethod, SendProtocol};
-use super::segment::SegmentPool;
 use super::transport::Transport;
 use super::uncommon::Uncommon;
-use super::{Segments, unsent_max};
-use crate::proto::config::Config;
-use crate::proto::context::Cx;
+use crate::proto::context::{Cx, SharedState};
 use crate::proto::ready::Work;
 use crate::wire::KeptFrames;
 
 impl Segments {
     /// Sets the length of new segments to what their transport takes: a ring takes any.
-    fn fit_segments(&mut self, pool: &SegmentPool, config: &Config) {
+    fn fit_segments(&mut self, shared: &SharedState) {
         self.close_open();
         self.segment_bytes = match self.able.transport() {
-            Some(Transport::Ring) => pool.buffer_bytes(),
+            Some(Transport::Ring) => shared.pool().buffer_bytes(),
             Some(Transport::Stream) | None => self.path_bytes as usize,
         };
-        self.protocol = SendProtocol::of(self.able, self.segment_bytes, config);
+        self.set_capabilities(self.able, shared);
     }
 
     /// Sets what the session can do. Returns whether that has changed.
-    fn set_capabilities(&mut self, able: Capabilities, config: &Config) -> bool {
-        self.protocol = SendProtocol::of(able, self.segment_bytes, config);
+    fn set_capabilities(&mut self, able: Capabilities, shared: &SharedState) -> bool {
+        self.protocol = SendProtocol::of(able, self.segment_bytes, shared.rendezvous().limits());
         std::mem::replace(&mut self.able, able) != able
     }
 
@@ -33,14 +31,14 @@ impl Segments {
     pub(crate) fn set_segment_bytes(&mut self, cx: Cx<'_>, segment_bytes: usize) {
         if self.is_established() {
             self.path_bytes = cx.shared.pool.clamp(segment_bytes) as u32;
-            self.fit_segments(&cx.shared.pool, &cx.shared.config);
+            self.fit_segments(cx.shared);
         }
     }
 
     /// Returns the longest message that is sent eagerly to the peer now, in bytes; `None`: the
     /// session is not connected.
-    pub(crate) fn eager_limit_if_connected(&self, config: &Config) -> Option<u64> {
-        self.is_established().then(|| self.eager_limit_now(config).into())
+    pub(crate) fn eager_limit_if_connected(&self) -> Option<u64> {
+        self.is_established().then(|| self.eager_limit_now().into())
     }
 }
 
@@ -61,8 +59,8 @@ impl Session {
         }
         let segment_bytes = cx.shared.pool.clamp(segment_bytes);
         segments.path_bytes = segment_bytes as u32;
-        segments.unsent_max = unsent_max(segment_bytes, &cx.shared.config);
-        segments.fit_segments(&cx.shared.pool, &cx.shared.config);
+        segments.unsent_max = cx.shared.pool().unsent_max(segment_bytes);
+        segments.fit_segments(cx.shared);
     }
 
     /// Sets whether messages that do not fit a datagram use the session's stream. Segments already
@@ -75,7 +73,7 @@ impl Session {
             return;
         }
         let able = segments.able.with_stream(is_chosen);
-        if segments.set_capabilities(able, &cx.shared.config) && self.has_waiting() {
+        if segments.set_capabilities(able, cx.shared) && self.has_waiting() {
             // Waiting sends may have another transport now.
             cx.add_work(Work::Stage);
         }
@@ -87,7 +85,7 @@ impl Session {
         if !segments.is_established() {
             return;
         }
-        segments.set_capabilities(segments.able.with_memory_reads(is_able), &cx.shared.config);
+        segments.set_capabilities(segments.able.with_memory_reads(is_able), cx.shared);
         if self.has_waiting() {
             // Waiting sends may have another transport now.
             cx.add_work(Work::Stage);
@@ -113,7 +111,7 @@ impl Session {
         let had_ring = before.transport() == Some(Transport::Ring);
         debug_assert!(!had_ring || ring.is_none(), "the end of a ring is reported before");
         segments.able = segments.able.with_ring(ring.is_some());
-        segments.fit_segments(&cx.shared.pool, &cx.shared.config);
+        segments.fit_segments(cx.shared);
         let granted_by = segments.protocol.granted_by();
         if before.granted_by() != granted_by && self.has_waiting() {
             // Waiting sends may have another transport now.

@@ -9,10 +9,9 @@ use zerocopy::{FromBytes, transmute_ref};
 use super::transport::Transport;
 use super::uncommon::Uncommon;
 use crate::proto::context::{Cx, SharedState};
-use crate::proto::core::{Action, Core, REQUESTS};
+use crate::proto::core::Core;
 use crate::proto::effects::{Arrival, Effects};
 use crate::proto::matching::{MatchEnvelope, Matcher};
-use crate::proto::ready::Work;
 use crate::proto::receive::context_of;
 use crate::proto::regions::Access;
 use crate::proto::session::Session;
@@ -89,7 +88,7 @@ impl Core {
             && payload as usize + EAGER_HEADER_BYTES == length;
         let source = session.peer.remotes().index_of(header.source_endpoint.get());
         let target = header.target_endpoint.get();
-        let SharedState { peers, endpoints, operations, counters, .. } = &mut *cx.shared;
+        let SharedState { peers, endpoints, operations, .. } = &mut *cx.shared;
         let ends = peers.id_at(source).zip(endpoints.get_mut(target));
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
@@ -100,8 +99,8 @@ impl Core {
             Some((peer, id, capacity))
         });
         let Some((peer, id, capacity)) = matched else { return Ok(None) };
-        counters.segments_received += 1;
-        counters.frames_received += 1;
+        cx.shared.note_segment();
+        cx.shared.note_frames(1);
         let received = &mut session.segments.received;
         received.credits_mut().pass(1, payload);
         received.note_next_frames(1, now_ns);
@@ -208,28 +207,17 @@ impl Session {
         (data, payload): (Option<u64>, &[u8]),
         (envelopes, bytes): (u32, u32),
     ) -> bool {
-        let slot = cx.slot;
-        let SharedState { endpoints, unexpected, offers, config, counters, actions, .. } =
-            &mut *cx.shared;
         let kind = Kind::Eager { report: 0, put_back: 0 };
-        let message = Waiting { came_by: (slot, self.epoch), data, kind };
-        let kept = endpoints
-            .get_mut(target)
-            .and_then(|matcher| Some((matcher, unexpected.insert(message, payload)?)));
+        let message = Waiting { came_by: (cx.slot, self.epoch), data, kind };
         // Credit prevents that there is no space; the general path reports the violation.
-        let Some((matcher, message)) = kept else { return false };
+        if !cx.shared.keep_unexpected(target, envelope, message, payload) {
+            return false;
+        }
         let credits = self.segments.received.credits_mut();
         credits.pass(envelopes, bytes);
         let charged = credits.charge(payload.len() as u32);
         debug_assert!(charged.is_ok(), "credit was checked before");
-        matcher.insert_unexpected(envelope, message.index() as u32);
-        counters.unexpected_messages += 1;
-        if envelope.context == REQUESTS {
-            actions.push_back(Action::Requests);
-        }
-        if offers.extend_windows((slot, self.peer.id()), credits.both_mut(), config) {
-            cx.add_work(Work::Flush);
-        }
+        cx.extend_windows(credits, self.peer.id());
         true
     }
 

@@ -70,7 +70,7 @@ impl Segments {
 
     /// Sends replies. An error: the peer does not read them.
     fn flush_replies(&mut self, cx: &mut Cx<'_>) -> Result<(), FrameError> {
-        let operations = cx.shared.config.operations_max.min(OPERATIONS_ANSWERED_MAX);
+        let operations = cx.shared.operations.limit().min(OPERATIONS_ANSWERED_MAX);
         let answers_max = 4 * operations + 2 * FRAMES_MAX as usize;
         if self.control.len() > answers_max {
             return Err(FrameError::AnswersWait(self.control.len()));
@@ -94,7 +94,7 @@ impl Session {
         if has_more && (!self.is_free_of(Uncommon::WAITING) || self.one_sided.has_ready()) {
             cx.add_work(Work::Stage);
         }
-        cx.shared.counters.segments_received += 1;
+        cx.shared.note_segment();
     }
 
     /// Returns whether the peer has left, or frames need replies.
@@ -186,7 +186,7 @@ impl Core {
         if !taken.is_all_of(frames) || session.has_replies_due() {
             return self.handle_rest(slot, frames, taken, now_ns, effects);
         }
-        cx.shared.counters.frames_received += u64::from(taken.frames);
+        cx.shared.note_frames(taken.frames);
         session.segments.flush_update(&mut cx);
         Ok(())
     }
@@ -208,12 +208,12 @@ impl Core {
         }
         let noted = (frames.0, frames.1.len());
         session.segments.note_segment_from(&mut cx, Transport::Ring, noted, now_ns);
-        cx.shared.counters.segments_received += 1;
+        cx.shared.note_segment();
         let taken = session.receive_fast(&mut cx, frames, now_ns, effects);
         if !taken.is_all_of(frames) || session.has_replies_due() {
             return self.handle_rest(slot, frames, taken, now_ns, effects);
         }
-        cx.shared.counters.frames_received += u64::from(taken.frames);
+        cx.shared.note_frames(taken.frames);
         session.segments.flush_update(&mut cx);
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Core {
             taken = session.receive_puts(&mut cx, frames, taken, now_ns, effects);
         }
         if taken.is_all_of(frames) {
-            cx.shared.counters.frames_received += u64::from(taken.frames);
+            cx.shared.note_frames(taken.frames);
         } else {
             self.handle_frames_from(slot, frames, taken, now_ns, effects)?;
         }
@@ -294,7 +294,7 @@ impl Core {
             }
             number = number.wrapping_add(1);
         }
-        self.shared.counters.frames_received += u64::from(held);
+        self.shared.note_frames(held);
         let announced = range.count;
         if held != announced {
             return Err(FrameError::WrongCount { announced, held });

@@ -69,7 +69,6 @@ use super::credit::{ReceiveCredits, SendCredits};
 use super::eager_limit::EagerLimit;
 use super::late::LateQueue;
 use crate::proto::context::{Cx, SharedState};
-use crate::proto::core::Config;
 #[cfg(doc)]
 use crate::proto::core::Core;
 use crate::proto::question::Questions;
@@ -82,6 +81,7 @@ pub(in crate::proto) use self::alone::Alone;
 pub(crate) use self::alone::{PostedFrame, PostedMessage, PostedPut};
 pub(crate) use self::outgoing::{Asks, Outgoing, append_segment};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
+pub(crate) use self::segment::StagingLimits;
 pub(crate) use self::slots::SegmentId;
 pub(in crate::proto) use self::slots::TakenSegment;
 pub(crate) use self::split::split;
@@ -92,14 +92,6 @@ pub(crate) use self::transport::Transport;
 const SEGMENT_BYTES_MIN: usize = SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + 80;
 
 impl SegmentPool {
-    /// Creates a pool. Short and long segments may each use the memory that `staging_bytes` and
-    /// `staging_buffers_max` allow, if short ones are filled up to the NIC's datagram length.
-    /// Segments for rings may use more.
-    pub(in crate::proto) fn of(config: &Config) -> Self {
-        let bytes = config.staging_bytes.saturating_mul(config.staging_buffers_max);
-        Self::new(config.segment_buffer_bytes, bytes).with_usual_bytes(config.datagram_bytes, bytes)
-    }
-
     /// Returns the length of segments closest to this that buffers take.
     fn clamp(&self, segment_bytes: usize) -> usize {
         segment_bytes.clamp(SEGMENT_BYTES_MIN, self.buffer_bytes())
@@ -181,11 +173,6 @@ struct OpenSegment {
     room: usize,
 }
 
-/// Returns the limit on segments of messages that wait for their first transmission.
-fn unsent_max(segment_bytes: usize, config: &Config) -> u32 {
-    u32::try_from(config.staging_bytes / segment_bytes).unwrap_or(u32::MAX).max(1)
-}
-
 impl Segments {
     /// Creates the state of a session that is not established.
     pub(super) fn closed() -> Self {
@@ -236,29 +223,28 @@ impl Segments {
         is_loopback: bool,
     ) {
         debug_assert!(!self.is_established(), "the last session has ended");
-        let SharedState { config, pool, .. } = shared;
+        let (pool, seed) = (shared.pool(), shared.hash_seed());
         // Buffers are as long as the longest datagram; segments fill what is usual of them.
-        let segment_bytes = pool.clamp(config.datagram_bytes);
+        let segment_bytes = pool.clamp(pool.datagram_bytes());
         let has_checksums = ours.checksum || theirs.checksum;
         let able = Capabilities::of_connection(is_loopback, has_checksums);
         // A message without credit is pulled, so a short window need not fit the longest.
         let largest = ours.eager_limit.min(ours.byte_limit / 4);
         let windows = ReceiveCredits::new(ours.envelope_limit, ours.byte_limit, largest);
-        let advised_from = if is_loopback { None } else { config.advised_from() };
-        let received = self.received.successor(config.hash_seed, windows);
+        let received = self.received.successor(seed, windows);
         *self = Self {
             slots: self.slots.successor(),
             // Sends and control frames may have been queued before.
             uncommon: Uncommon::WAITING.union(Uncommon::CONTROL),
             control: std::mem::take(&mut self.control),
             credits: SendCredits::new(theirs.envelope_limit, theirs.byte_limit),
-            eager_limit: EagerLimit::new(theirs.eager_limit, advised_from),
-            protocol: SendProtocol::of(able, segment_bytes, config),
+            eager_limit: shared.eager().limit(ours.eager_limit, theirs.eager_limit, is_loopback),
+            protocol: SendProtocol::of(able, segment_bytes, shared.rendezvous().limits()),
             able,
             segment_bytes,
             path_bytes: segment_bytes as u32,
-            unsent_max: unsent_max(segment_bytes, config),
-            ..Self::new(config.hash_seed, received)
+            unsent_max: pool.unsent_max(segment_bytes),
+            ..Self::new(seed, received)
         };
     }
 
@@ -362,8 +348,8 @@ impl Segments {
     }
 
     /// Returns the longest message that is sent eagerly to the peer now, in bytes.
-    pub(crate) fn eager_limit_now(&self, config: &Config) -> u32 {
-        self.protocol.eager_max().min(config.eager_limit).min(self.eager_limit.bytes())
+    pub(crate) fn eager_limit_now(&self) -> u32 {
+        self.protocol.eager_max().min(self.eager_limit.bytes())
     }
 
     /// Returns the credit of messages to the peer.
@@ -513,7 +499,7 @@ impl Segments {
     pub(crate) fn set_send_credits(&mut self, credits: SendCredits, eager_limit: u32) {
         self.credits = credits;
         if eager_limit > 0 {
-            self.eager_limit = EagerLimit::new(eager_limit, None);
+            self.eager_limit = self.eager_limit.with_most(eager_limit);
         }
     }
 

@@ -13,7 +13,7 @@
 
 use super::segment::LONG_PAYLOAD_BYTES;
 use super::transport::Transport;
-use crate::proto::core::Config;
+use crate::proto::session::rendezvous::limits::PullLimits;
 use crate::wire::EAGER_BYTES_MAX;
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
@@ -132,7 +132,7 @@ impl SendProtocol {
     };
 
     /// Computes the table of a session whose segments have at most `segment_bytes`.
-    pub(super) fn of(able: Capabilities, segment_bytes: usize, config: &Config) -> Self {
+    pub(super) fn of(able: Capabilities, segment_bytes: usize, limits: &PullLimits) -> Self {
         let transport = able.transport();
         let is_by_ring = transport == Some(Transport::Ring);
         let (in_pieces, from_memory) =
@@ -159,7 +159,7 @@ impl SendProtocol {
             (false, false) => PullMethod::Lanes,
         };
         // Two copies of a short message by the ring are faster than one by a system call.
-        let pull_short_max = if in_pieces { config.pieces_bytes_max } else { 0 };
+        let pull_short_max = if in_pieces { limits.by_ring_max() } else { 0 };
         Self {
             segment_max,
             stream_max: stream_max as u32,
@@ -246,6 +246,7 @@ impl SendProtocol {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::session::rendezvous::limits::{ChunkLimits, PieceLimits};
 
     /// What fits a datagram of an Ethernet frame.
     const PATH: usize = 1400;
@@ -253,12 +254,14 @@ mod tests {
     const RING: usize = 9000;
     const PIECES_MAX: u64 = 32 << 10;
 
-    fn config() -> Config {
-        Config { pieces_bytes_max: PIECES_MAX, ..Config::for_tests() }
-    }
-
     fn protocol(able: Capabilities, segment_bytes: usize) -> SendProtocol {
-        SendProtocol::of(able, segment_bytes, &config())
+        let limits = PullLimits::new(
+            0,
+            ChunkLimits::new(4096, 4096, 2),
+            PieceLimits::new(PIECES_MAX, 3000),
+            1 << 20,
+        );
+        SendProtocol::of(able, segment_bytes, &limits)
     }
 
     /// The longest message without remote data that one segment takes.

@@ -211,6 +211,33 @@ impl Class {
     }
 }
 
+/// Limits on the segments of an engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StagingLimits {
+    /// Bytes of segments of a session that wait for their first transmission.
+    session_bytes: usize,
+    /// Bytes of all segments.
+    bytes: usize,
+    /// The longest datagram that the NIC carries, in bytes.
+    datagram_bytes: usize,
+    /// Bytes of a buffer for a segment of one datagram, or of a ring; no less.
+    buffer_bytes: usize,
+}
+
+impl StagingLimits {
+    /// Memory for `buffers_max` times `session_bytes`, which one session may have. The NIC carries
+    /// datagrams of `datagram_bytes`; segments have buffers of `buffer_bytes`.
+    pub(crate) const fn new(
+        session_bytes: usize,
+        buffers_max: usize,
+        datagram_bytes: usize,
+        buffer_bytes: usize,
+    ) -> Self {
+        let bytes = session_bytes.saturating_mul(buffers_max);
+        Self { session_bytes, bytes, datagram_bytes, buffer_bytes }
+    }
+}
+
 /// Pool of segments; see the module. It has at most `limit` segments of each length, and beyond
 /// that [`SegmentPool::LEAST`] short ones and a long one for each session, so that no session waits
 /// for another one's acknowledgements.
@@ -221,26 +248,42 @@ pub(crate) struct SegmentPool {
     /// Segments for a stream: the usual ones, and those of longer messages.
     long: Class,
     longest: Class,
+    limits: StagingLimits,
 }
 
 impl SegmentPool {
     /// Short segments guaranteed to each session: one of messages, one of control frames.
     pub(crate) const LEAST: usize = 2;
 
-    /// Creates a pool with `bytes` in buffers of `buffer_bytes` each, and as much for long ones.
-    pub(crate) fn new(buffer_bytes: usize, bytes: usize) -> Self {
+    /// Creates a pool. Short and long segments may each use the memory that is allowed. There are
+    /// as many short ones as buffers of a datagram would be: most are filled up to there only, and
+    /// pages that are not written take no memory. Segments for rings may use more.
+    pub(crate) fn new(limits: StagingLimits) -> Self {
+        let StagingLimits { bytes, datagram_bytes, buffer_bytes, .. } = limits;
+        let short = Class::new(buffer_bytes, bytes);
         Self {
-            short: Class::new(buffer_bytes, bytes),
+            short: short.with_limit((bytes / datagram_bytes).max(1)),
             long: Class::new(LONG_BYTES, bytes / 2),
             longest: Class::new(LONGEST_BYTES, bytes / 2),
+            limits,
         }
     }
 
-    /// Allows as many short ones as buffers of `usual_bytes` would be: most are filled up to there
-    /// only, and pages that are not written take no memory.
-    pub(crate) fn with_usual_bytes(mut self, usual_bytes: usize, bytes: usize) -> Self {
-        self.short = self.short.with_limit((bytes / usual_bytes).max(1));
-        self
+    /// Creates a pool with `bytes` in buffers of `buffer_bytes` each, and as much for long ones.
+    #[cfg(any(test, feature = "bench"))]
+    pub(crate) fn of_bytes(buffer_bytes: usize, bytes: usize) -> Self {
+        Self::new(StagingLimits::new(bytes, 1, buffer_bytes, buffer_bytes))
+    }
+
+    /// Returns the longest datagram that the NIC carries, in bytes.
+    pub(super) fn datagram_bytes(&self) -> usize {
+        self.limits.datagram_bytes
+    }
+
+    /// Returns the limit on segments of a session, of `segment_bytes` each, that wait for their
+    /// first transmission.
+    pub(super) fn unsent_max(&self, segment_bytes: usize) -> u32 {
+        u32::try_from(self.limits.session_bytes / segment_bytes).unwrap_or(u32::MAX).max(1)
     }
 
     /// Returns the longest segment of one datagram, in bytes, header included.
@@ -356,7 +399,7 @@ mod tests {
     #[test]
     fn longest_buffers_are_bounded_without_a_guarantee() {
         const LONG: u64 = 100 << 10;
-        let mut pool = SegmentPool::new(2000, 8 * SEGMENT_BYTES_MAX);
+        let mut pool = SegmentPool::of_bytes(2000, 8 * SEGMENT_BYTES_MAX);
         let mut open = Vec::new();
         while pool.takes_long(LONG) {
             open.push(pool.take_long(0, LONG as usize));
@@ -365,7 +408,7 @@ mod tests {
         assert!(pool.takes_long(LONG_PAYLOAD_BYTES as u64), "usual ones have a buffer for each");
         pool.recycle(open.remove(0));
         assert!(pool.takes_long(LONG));
-        let mut roomy = SegmentPool::new(2000, 1 << 30);
+        let mut roomy = SegmentPool::of_bytes(2000, 1 << 30);
         let many: Vec<_> = (0..40).map(|_| roomy.take_long(0, LONG as usize)).collect();
         for segment in many {
             roomy.recycle(segment);

@@ -483,7 +483,7 @@ mod tests {
             start in prop_oneof![Just(1u32), u32::MAX - 8..=u32::MAX],
             steps in proptest::collection::vec((0u8..7, any::<prop::sample::Index>()), 1..200),
         ) {
-            let mut pool = SegmentPool::new(200, 1 << 20);
+            let mut pool = SegmentPool::of_bytes(200, 1 << 20);
             let mut slots = SegmentSlots::start_at(start);
             let mut queue = SegmentQueue::new();
             // Numbers with their first frames, oldest first; those that wait, in their order.
@@ -588,7 +588,7 @@ mod tests {
 
     #[test]
     fn a_kept_frame_after_a_buffer_has_a_slot_of_its_own() {
-        let (mut pool, mut slots) = (SegmentPool::new(200, 1 << 20), SegmentSlots::new());
+        let (mut pool, mut slots) = (SegmentPool::of_bytes(200, 1 << 20), SegmentSlots::new());
         slots.push_kept(0, 40, 120);
         let (id, _) = slots.push(pool.take_short(1));
         slots.push_kept(1, 40, 120);

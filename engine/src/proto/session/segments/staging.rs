@@ -70,9 +70,8 @@ pub(crate) fn stage_in_segment<'a>(
     pool: &mut SegmentPool,
     request: &SendRequest,
     target: u16,
-    eager_limit: u32,
 ) -> Option<&'a mut [u8]> {
-    if !session.may_send_now(request.length, eager_limit) {
+    if !session.may_send_now(request.length) {
         return None;
     }
     let data = DataBytes::of(request.data);
@@ -200,7 +199,7 @@ impl Segments {
         let SendRequest { length, hint, .. } = *request;
         let data_bytes = request.data_bytes();
         let protocol = &self.protocol;
-        let eager_limit = u64::from(self.eager_limit_now(&cx.shared.config));
+        let eager_limit = u64::from(self.eager_limit_now());
         let bytes_left = u64::from(self.credits.bytes_left());
         let pull = Route::Pull(protocol.pull_method(length));
         let route = match protocol.route(length, data_bytes) {
@@ -223,7 +222,7 @@ impl Segments {
             Route::Stream => (EAGER_HEADER_BYTES, length as usize, true),
             Route::Pull(PullMethod::Memory) => (RTS_HEADER_BYTES, CMA_SOURCE_BYTES, false),
             Route::Pull(_) => {
-                let first = u64::from(cx.shared.config.rts_bytes).min(length).min(bytes_left);
+                let first = cx.shared.rendezvous.limits().first_of(length).min(bytes_left);
                 let room = self.frame_bytes_max() - RTS_HEADER_BYTES - data_bytes;
                 (RTS_HEADER_BYTES, (first.min(eager_limit) as usize).min(room), false)
             }

@@ -63,7 +63,7 @@ impl Carrier for DatagramCarrier {
     /// RR-BULK-3.
     fn grant_next(self, it: &mut Session, cx: &mut Cx<'_>, chunks: Chunks, now_ns: u64) -> bool {
         let (chunk_bytes, count) = chunks;
-        let (own, window) = (&mut it.rendezvous, cx.shared.config.datagram_window_bytes);
+        let (own, window) = (&mut it.rendezvous, cx.shared.rendezvous.limits.window_bytes());
         // Several sessions share the window, and a long chunk would use all of it.
         let most = chunk_bytes.min((window / 8).max(SHARE_MIN));
         if own.pulled_bytes >= (count * chunk_bytes).max(1) {
@@ -178,7 +178,7 @@ impl SessionRendezvous {
         let id = Id::from_u64(data.receive_operation.get());
         let found = cx.shared.operations.pulling(cx.slot, id).map(|(pulling, _)| pulling);
         let Some(pulling) = found.filter(|pulling| pulling.takes_data()) else {
-            cx.shared.counters.stale_frames += 1;
+            cx.shared.note_stale_frame();
             return Ok(None);
         };
         pulling.accept_data(offset, end).map_err(bad)?;
@@ -200,7 +200,8 @@ impl SessionRendezvous {
 impl Cx<'_> {
     /// Lets the session that has waited longest grant, if there is space.
     fn wake_pulls(&mut self) {
-        if self.shared.rendezvous.pulled_bytes < self.shared.config.datagram_window_bytes {
+        let all = &self.shared.rendezvous;
+        if all.pulled_bytes < all.limits.window_bytes() {
             self.shared.ready.exchange_next(Work::AwaitWindow, Work::Grant);
         }
     }

@@ -74,7 +74,12 @@ impl Session {
             let lanes = self.lanes.ids().len();
             self.segments.eager_limit_mut().handle_lone_chunk(&rate, copy_speed, lanes);
         }
-        cx.shared.rails.shares_mut().note_chunk(&self.rails, at, (length, granted_ns), now_ns);
+        cx.shared.rails_mut().shares_mut().note_chunk(
+            &self.rails,
+            at,
+            (length, granted_ns),
+            now_ns,
+        );
         self.lanes.handle_carried(&mut cx.shared.lanes, lane);
         cx.add_work(Work::Grant);
         cx.shared.lanes.mark_runnable(lane);
@@ -100,7 +105,7 @@ impl SharedState {
         let GrantedRange { operation, offset, length, .. } = bulk.next_receive()?;
         let Some((pulling, _)) = self.operations.pulling(bulk.session(), operation) else {
             // The receive has ended, but its bytes will arrive: the lane is not usable any more.
-            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            self.act(Action::CloseLane { lane, is_failure: true });
             return None;
         };
         debug_assert!(
@@ -181,7 +186,7 @@ impl Core {
     /// RR-SUM-5.
     #[cold]
     fn regrant_corrupted(&mut self, slot: u32, receive: ChunkReceive, is_hopeless: bool) {
-        self.shared.counters.corrupted_chunks += 1;
+        self.shared.note_corrupted_chunk();
         self.with_known(slot, |it, cx| it.rendezvous.grant_again(cx, receive));
         if is_hopeless {
             let ChunkReceive { offset, length, .. } = receive;
@@ -190,7 +195,7 @@ impl Core {
                  the last one of {length} bytes at {offset}"
             );
             let failure = PeerFailure::Corrupted(cause.into());
-            self.shared.actions.push_back(Action::GiveUp { session: slot, failure });
+            self.shared.act(Action::GiveUp { session: slot, failure });
         }
     }
 }
@@ -200,7 +205,7 @@ impl Carrier for LaneCarrier {
     /// all.
     fn grant_next(self, it: &mut Session, cx: &mut Cx<'_>, chunks: Chunks, now_ns: u64) -> bool {
         let left = it.rendezvous.ungranted(&cx.shared.operations);
-        let (lanes, shares) = (&cx.shared.lanes, cx.shared.rails.shares());
+        let (lanes, shares) = (&cx.shared.lanes, cx.shared.rails().shares());
         let schedule = LaneSchedule::new((&it.lanes, &it.rails), lanes, shares, now_ns);
         let GrantTarget { lane, chunk_bytes, is_last } = match schedule.choose(left, chunks) {
             Next::Now(choice) => choice,
@@ -236,7 +241,7 @@ impl Carrier for LaneCarrier {
     fn accept(self, it: &mut Session, cx: &mut Cx<'_>, grant: &Grant) -> Result<(), FrameError> {
         // A lane that failed here while the grant was in transit fails there, too.
         let Some(lane) = cx.shared.lanes.named(it.lanes.ids(), grant.number.get()) else {
-            cx.shared.counters.stale_frames += 1;
+            cx.shared.note_stale_frame();
             return Ok(());
         };
         let bulk = cx.shared.lanes.get_mut(lane);
@@ -263,7 +268,7 @@ impl Session {
         let id = Id::from_u64(grant.send_operation.get());
         let bulk = debug_assert_some!(cx.shared.lanes.get_mut(lane), "a named lane exists");
         let Some(bulk) = bulk.filter(|bulk| !bulk.is_refused()) else {
-            cx.shared.counters.stale_frames += 1;
+            cx.shared.note_stale_frame();
             return Ok(());
         };
         let Some((_, message, _)) = cx.shared.operations.serving(cx.slot, id) else {
@@ -313,7 +318,7 @@ impl Core {
         let ServedRange { operation, offset, length, .. } = bulk.next_send()?;
         let found = self.shared.operations.serving(bulk.session(), operation);
         let Some((serving, ..)) = found else {
-            self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            self.shared.act(Action::CloseLane { lane, is_failure: true });
             return None;
         };
         serving.unreleased += 1;

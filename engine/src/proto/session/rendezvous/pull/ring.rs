@@ -193,7 +193,7 @@ impl Cx<'_> {
         // The receive has ended, or uses lanes since its ring ended.
         let is_late = |it: &Pulling| !it.is_on(ring) && !planted!(TakeLatePiece);
         let Some((pulling, _)) = found.filter(|(it, _)| !is_late(it)) else {
-            self.shared.counters.stale_frames += 1;
+            self.shared.note_stale_frame();
             return Ok(None);
         };
         let offset = header.offset.get();
@@ -226,7 +226,11 @@ impl Session {
 
     /// Returns the next piece for the ring. [`SessionRendezvous::handle_piece_written`] removes it.
     pub(crate) fn next_piece(&mut self, mut cx: Cx<'_>) -> Option<PieceSend> {
-        let most = if rare!("a piece of one byte", 10) { 1 } else { cx.shared.config.piece_bytes };
+        let most = if rare!("a piece of one byte", 10) {
+            1
+        } else {
+            cx.shared.rendezvous.limits.piece_bytes()
+        };
         let ring = self.rendezvous.ring?;
         let range = self.next_granted(&mut cx, ring)?;
         let QueuedRange { operation, receive_operation, offset, length, .. } = range;

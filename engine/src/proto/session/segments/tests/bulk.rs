@@ -206,7 +206,7 @@ fn ungranted_data_closes_the_session() {
     // For a receive that has ended, or never existed.
     let mut net = net(&bulky());
     assert_eq!(net.deliver(0, 1, &segment(0, 0, &[data(77, 0, 10)])), Ok(()));
-    assert_eq!(net.engines[1].core.shared.counters.stale_frames, 1);
+    assert_eq!(net.engines[1].core.shared.counters().stale_frames, 1);
     let mut lanes = Net::new(2, &config(), CONTENT, 1);
     let refused = lanes.deliver(0, 1, &segment(0, 0, &[data(77, 0, 10)]));
     assert_eq!(why(refused), "this session uses bulk lanes for data");

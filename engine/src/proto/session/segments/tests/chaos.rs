@@ -54,7 +54,7 @@ impl Plan {
         let mut net = Net::new(engines, &config, segment_bytes, seed ^ 0x5eed);
         let pool = one_of(&mut random, &[1, 2, 8, 100]);
         for engine in &mut net.engines {
-            engine.core.shared.pool = SegmentPool::new(2048, pool * 2048);
+            engine.core.shared.pool = SegmentPool::of_bytes(2048, pool * 2048);
         }
         net.room_bytes = 1200;
         net.burst = one_of(&mut random, &[1, 2, 8]);
@@ -172,7 +172,7 @@ fn remains_of(net: &Net) -> String {
         let tables = (&core.sessions, &core.shared.operations, remotes, &core.shared.unexpected);
         let rest = (
             &core.shared.endpoints,
-            &core.shared.counters,
+            &core.shared.counters(),
             &core.shared.pool,
             &core.shared.rendezvous,
         );

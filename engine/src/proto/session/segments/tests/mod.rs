@@ -388,7 +388,7 @@ fn credit_update_in_a_lost_datagram_is_repeated() {
 #[test]
 fn control_frames_overtake_blocked_messages() {
     let mut net = net();
-    net.engines[0].core.shared.pool = super::segment::SegmentPool::new(2048, 2 * 2048);
+    net.engines[0].core.shared.pool = super::segment::SegmentPool::of_bytes(2048, 2 * 2048);
     for context in 0..10 {
         net.send(flow(context), 200, CompletionLevel::Inject);
     }

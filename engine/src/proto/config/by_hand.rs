@@ -1,8 +1,16 @@
-//! Configuration of an engine's protocol.
+//! The configuration of a simulated engine, in one record: tests vary single values.
 
-use super::session::connection::Retry;
+use super::super::session::Limits;
+use super::super::session::connection::Retry;
+use super::super::session::eager_limit::EagerPolicy;
+use super::super::session::lanes::LaneLimits;
+use super::super::session::offers::CreditLimits;
+use super::super::session::rendezvous::limits::{ChunkLimits, PieceLimits, PullLimits};
+use super::super::session::segments::StagingLimits;
+use super::CoreConfig;
+use super::RegionLimits;
 
-/// Settings that the protocol needs.
+/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// Longest eager payload, in bytes.
@@ -50,7 +58,7 @@ pub(crate) struct Config {
     /// Seed of the hash tables whose keys peers choose.
     pub(crate) hash_seed: u64,
     /// Limits on the memory that peers may access.
-    pub(crate) regions: super::regions::RegionLimits,
+    pub(crate) regions: RegionLimits,
     /// Requires checksums in all sessions.
     pub(crate) checksum: bool,
     /// The engine answers questions although its owner makes no call.
@@ -73,15 +81,6 @@ pub(crate) struct Config {
     pub(crate) datagram_window_bytes: u64,
 }
 
-impl Config {
-    /// Returns the lower bound of eager limits by a peer's advice, in bytes. `None`: advice is
-    /// neither followed nor given.
-    pub(crate) fn advised_from(&self) -> Option<u32> {
-        self.is_eager_limit_advised.then_some(self.inject_limit)
-    }
-}
-
-#[cfg(any(test, feature = "sim"))]
 impl Config {
     /// Returns small limits, and one bulk lane.
     pub(crate) const fn for_tests() -> Self {
@@ -108,7 +107,7 @@ impl Config {
             outage_ns: 5000,
             bulk_idle_ns: 1000,
             hash_seed: 1,
-            regions: super::regions::RegionLimits::DEFAULT,
+            regions: RegionLimits::DEFAULT,
             checksum: false,
             answers: true,
             process_status: true,
@@ -119,6 +118,58 @@ impl Config {
             pieces_bytes_max: 0,
             piece_bytes: 3000,
             datagram_window_bytes: 1 << 20,
+        }
+    }
+}
+
+impl From<Config> for CoreConfig {
+    fn from(config: Config) -> Self {
+        let most = Limits {
+            session: 0,
+            envelope_limit: config.envelope_credits,
+            byte_limit: config.eager_credit_bytes,
+            eager_limit: config.eager_limit,
+            checksum: config.checksum,
+            bulk_in_datagrams: config.bulk_in_datagrams,
+            answers: config.answers,
+            process_status: config.process_status,
+        };
+        Self {
+            hash_seed: config.hash_seed,
+            sessions_max: config.sessions_max,
+            operations_max: config.operations_max,
+            waiting_max: config.send_queue_ops,
+            retry: config.retry,
+            regions: config.regions,
+            credit: CreditLimits::new(most, config.unexpected_messages, config.unexpected_bytes),
+            eager: EagerPolicy::new(
+                config.inject_limit,
+                config.is_eager_limit_advised,
+                config.eager_by_stream,
+            ),
+            pull: PullLimits::new(
+                config.rts_bytes,
+                ChunkLimits::new(
+                    config.chunk_bytes,
+                    config.busy_chunk_bytes,
+                    config.horizon_chunks,
+                ),
+                PieceLimits::new(config.pieces_bytes_max, config.piece_bytes),
+                config.datagram_window_bytes,
+            ),
+            lanes: LaneLimits::new(
+                config.bulk_lanes,
+                config.bulk_lanes_max,
+                config.bulk_idle_ns,
+                config.retry.timeout_ns,
+                config.outage_ns,
+            ),
+            staging: StagingLimits::new(
+                config.staging_bytes,
+                config.staging_buffers_max,
+                config.datagram_bytes,
+                config.segment_buffer_bytes,
+            ),
         }
     }
 }
