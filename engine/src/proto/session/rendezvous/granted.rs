@@ -55,13 +55,32 @@ impl Parts {
     }
 }
 
-/// What is left of a range that the peer has granted.
+/// Whose range it is, as its parts state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RangeOf {
+    /// The peer's receive of this number has granted it.
+    Receive(u64),
+    /// The message of this number is sent in unsolicited pieces ([`super::unsolicited`]).
+    Message(u32),
+}
+
+impl RangeOf {
+    /// Returns the number.
+    pub(super) fn number(self) -> u64 {
+        match self {
+            Self::Receive(operation) => operation,
+            Self::Message(number) => number.into(),
+        }
+    }
+}
+
+/// What is left of a range that the peer has granted, or that is sent without a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct QueuedRange {
     /// The send of the range.
     pub(super) operation: Id,
-    /// The receiver's id of the operation.
-    pub(super) receive_operation: u64,
+    /// Whose it is.
+    pub(super) of: RangeOf,
     /// Offset in the message, in bytes.
     pub(super) offset: u64,
     /// Length in bytes.
@@ -110,8 +129,20 @@ impl RangeQueue {
         self.data.is_empty()
     }
 
+    /// Returns the number of ranges for the session's ring.
+    pub(super) fn piece_count(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Removes what is left of the message of operation `id` for unsolicited pieces.
+    pub(super) fn drop_unsolicited(&mut self, id: Id) {
+        let is_of_it =
+            |it: &QueuedRange| it.operation == id && matches!(it.of, RangeOf::Message(_));
+        self.pieces.retain(|range| !is_of_it(range));
+    }
+
     /// Adds a range of a message with `hint`, after those that would wait too long otherwise.
-    fn push(&mut self, range: QueuedRange, hint: Hint, operations: &Operations) {
+    pub(super) fn push(&mut self, range: QueuedRange, hint: Hint, operations: &Operations) {
         match range.parts {
             Parts::Pieces(_) => {
                 self.drop_ended_pieces(operations);
@@ -143,7 +174,8 @@ impl RangeQueue {
     fn drop_ended_pieces(&mut self, operations: &Operations) {
         if self.pieces.len() > 2 * operations.len() + OTHER_USUAL {
             let serves = |id| operations.get(id).is_some_and(Operation::serves);
-            self.pieces.retain(|range| serves(range.operation));
+            let is_awaited = |of| matches!(of, RangeOf::Message(_));
+            self.pieces.retain(|range| serves(range.operation) || is_awaited(range.of));
         }
     }
 
@@ -215,9 +247,12 @@ impl SessionRendezvous {
         let found = cx.shared.operations.serving(cx.slot, id);
         let Some((serving, message, hint)) = found else { return Ok(false) };
         serving.accept(grant, parts, message)?;
+        if serving.take_unsolicited() {
+            self.note_dropped(id);
+        }
         let range = QueuedRange {
             operation: id,
-            receive_operation: grant.receive_operation.get(),
+            of: RangeOf::Receive(grant.receive_operation.get()),
             offset: grant.offset.get(),
             length: grant.length.get(),
             parts,
@@ -247,18 +282,28 @@ impl SessionRendezvous {
     }
 
     /// Returns the range of the next part. An error: its send has ended, since its receiver has
-    /// abandoned it, or it has failed; it is removed.
+    /// abandoned it, or it has failed; the receive that granted it is returned, and the range is
+    /// removed. One of unsolicited pieces is empty then, and its last piece states that.
     pub(super) fn next_granted(
         &mut self,
         cx: &Cx<'_>,
         parts: Parts,
-    ) -> Option<Result<QueuedRange, QueuedRange>> {
+    ) -> Option<Result<QueuedRange, u64>> {
         let granted = self.granted.get_mut()?;
-        let range = *granted.next(parts)?;
+        let range = granted.next(parts)?;
         if cx.shared.operations.get(range.operation).is_some_and(Operation::serves) {
-            return Some(Ok(range));
+            return Some(Ok(*range));
         }
-        granted.pop(parts).map(Err)
+        match range.of {
+            RangeOf::Receive(operation) => {
+                granted.pop(parts);
+                Some(Err(operation))
+            }
+            RangeOf::Message(_) => {
+                range.length = 0;
+                Some(Ok(*range))
+            }
+        }
     }
 
     /// Notes that the first `length` bytes of [`Self::next_granted`] have left.
@@ -266,17 +311,18 @@ impl SessionRendezvous {
         let granted = &mut *self.granted;
         let next = debug_assert_some!(granted.next(parts), "what is sent was granted");
         let Some(range) = next else { return };
-        debug_assert!(length > 0 && length <= range.length as usize, "a part is of its range");
+        debug_assert!(length <= range.length as usize, "a part is of its range");
         range.offset += length as u64;
         range.length -= length as u32;
-        let (operation, is_sent) = (range.operation, range.length == 0);
+        let (operation, of, is_sent) = (range.operation, range.of, range.length == 0);
         if is_sent {
             granted.pop(parts);
         }
         if let Parts::Pieces(_) = parts {
             granted.written = granted.written.wrapping_add(1);
             let found = cx.shared.operations.serving(cx.slot, operation);
-            if let Some((serving, ..)) = found.filter(|_| is_sent) {
+            let is_granted = matches!(of, RangeOf::Receive(_));
+            if let Some((serving, ..)) = found.filter(|_| is_sent && is_granted) {
                 serving.note_pieces_sent();
             }
         }

@@ -46,13 +46,14 @@ use crate::proto::table::Id;
 #[cfg(any(test, feature = "sim"))]
 use crate::proto::table::Table;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
-use crate::wire::{CmaSource, Done, FrameError, Grant, GrantOver, Refused};
+use crate::wire::{CmaSource, Done, FrameError, Grant, GrantOver, MessageSource, Refused};
 
 use self::granted::{Parts, QueuedRange, RangeQueue};
 use self::pulling::{PullState, Pulling};
 use self::queue::PullQueue;
 use self::ranges::Ranges;
 use self::serving::Served;
+use self::unsolicited::Unsolicited;
 
 pub(crate) mod chunks;
 pub(crate) mod cma;
@@ -64,6 +65,7 @@ mod queue;
 mod ranges;
 pub(crate) mod ring;
 pub(crate) mod serving;
+mod unsolicited;
 
 /// Number of pulls whose lengths are added up: more of them count as unlimited.
 const PULLS_COUNTED: usize = 4;
@@ -77,15 +79,15 @@ pub(crate) struct Offered {
     pub(crate) hint: Hint,
     /// Bytes that arrived with it.
     pub(crate) first: u64,
-    /// Where it can be read by CMA.
-    pub(crate) source: Option<CmaSource>,
+    /// What brings it without a grant.
+    pub(crate) source: Option<MessageSource>,
 }
 
 impl Offered {
     /// Returns that of an RTS with these flags, and the first bytes of its message among those that
     /// came with it.
     pub(in crate::proto) fn of_rts(send_operation: u64, flags: u8, came: &[u8]) -> (Self, &[u8]) {
-        let (first, source) = CmaSource::split(flags, came);
+        let (first, source) = MessageSource::split(flags, came);
         let hint = Hint::of_flags(flags);
         (Self { send_operation, hint, first: first.len() as u64, source }, first)
     }
@@ -154,6 +156,8 @@ pub(crate) struct SessionRendezvous {
     ring: Option<u32>,
     /// Ranges that the peer has granted on a ring, or in datagrams.
     granted: Late<RangeQueue>,
+    /// Messages in pieces that are not granted.
+    unsolicited: Late<Unsolicited>,
     /// Bulk data goes in datagrams; if not, lanes carry it.
     is_in_datagrams: bool,
     /// Bytes granted to the peer in datagrams and not received yet.
@@ -221,6 +225,9 @@ impl SessionRendezvous {
         if let Some(granted) = self.granted.get_mut() {
             granted.shrink();
         }
+        if let Some(unsolicited) = self.unsolicited.get_mut() {
+            unsolicited.shrink();
+        }
     }
 }
 
@@ -232,15 +239,26 @@ impl SessionRendezvous {
         state.end_datagrams(cx);
     }
 
-    /// Pulls what is left of a message, of which no range is under way: from its sender's memory,
-    /// by a ring where there is one, or else in ranges. Returns a grant on that ring.
-    fn begin_pull(&mut self, cx: &mut Cx<'_>, id: Id, source: Option<CmaSource>) -> Option<Grant> {
-        if let Some(source) = source {
-            let pulled = cx.shared.operations.pulling(cx.slot, id);
-            let (pulling, _) = debug_assert_some!(pulled, "it pulls")?;
-            pulling.state = PullState::Reading;
-            cx.shared.rendezvous.read_from_memory(id, source);
-            return None;
+    /// Pulls what is left of a message, of which no range is under way: as its sender offers, by a
+    /// ring where there is one, or else in ranges. Returns a grant on that ring.
+    fn begin_pull(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: Id,
+        source: Option<MessageSource>,
+    ) -> Option<Grant> {
+        match source {
+            Some(MessageSource::Memory(source)) => {
+                let pulled = cx.shared.operations.pulling(cx.slot, id);
+                let (pulling, _) = debug_assert_some!(pulled, "it pulls")?;
+                pulling.state = PullState::Reading;
+                cx.shared.rendezvous.read_from_memory(id, source);
+                return None;
+            }
+            Some(MessageSource::Pieces(pieces)) if self.take_unsolicited(cx, id, pieces) => {
+                return None;
+            }
+            Some(MessageSource::Pieces(_)) | None => {}
         }
         if self.ring.is_some() {
             return self.pull_by_ring(cx, id);
@@ -252,7 +270,7 @@ impl SessionRendezvous {
 
 impl Session {
     /// Pulls what is left of a message, of which no range is under way.
-    fn begin_pull(&mut self, cx: &mut Cx<'_>, id: Id, source: Option<CmaSource>) {
+    fn begin_pull(&mut self, cx: &mut Cx<'_>, id: Id, source: Option<MessageSource>) {
         self.grant_by(cx, |it, cx| it.begin_pull(cx, id, source));
     }
 
@@ -289,7 +307,7 @@ impl Session {
         loop {
             match self.rendezvous.next_granted(cx, parts)? {
                 Ok(range) => return Some(range),
-                Err(ended) => self.refuse_grant(cx, parts.over(), ended.receive_operation),
+                Err(receive) => self.refuse_grant(cx, parts.over(), receive),
             }
         }
     }

@@ -147,6 +147,23 @@ impl Pulling {
         self.grant_on_ring(id)
     }
 
+    /// Lets unsolicited pieces bring all of it. Returns `false` if they would exceed the receive, or
+    /// some of it is in place.
+    pub(super) fn begin_unsolicited(&mut self, state: PullState) -> bool {
+        let takes_all = self.wanted == self.length && self.granted == 0;
+        if takes_all {
+            self.state = state;
+            self.granted = self.wanted;
+        }
+        takes_all
+    }
+
+    /// Notes that no more unsolicited pieces come: the rest is to be granted. Returns its offset.
+    pub(super) fn end_unsolicited(&mut self) -> u64 {
+        self.granted = self.arrived;
+        self.arrived
+    }
+
     /// Grants the rest of the message to its ring, or as much of that as one grant can name.
     pub(super) fn grant_on_ring(&mut self, id: Id) -> Option<Grant> {
         let PullState::OnRing(ring) = self.state else {

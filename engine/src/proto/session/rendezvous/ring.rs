@@ -23,13 +23,13 @@
 
 use super::super::Session;
 use super::SessionRendezvous;
-use super::granted::{Parts, QueuedRange};
+use super::granted::{Parts, QueuedRange, RangeOf};
 use super::pulling::PullState;
 use crate::proto::context::Cx;
 use crate::proto::core::Core;
 use crate::proto::effects::Effects;
 use crate::proto::table::Id;
-use crate::wire::piece::PieceHeader;
+use crate::wire::piece::{FLAG_UNSOLICITED, PieceHeader};
 use crate::wire::{FrameError, Grant};
 
 /// A piece for the loop to write.
@@ -37,6 +37,7 @@ use crate::wire::{FrameError, Grant};
 pub(crate) struct PieceSend {
     pub(crate) operation: Id,
     pub(crate) offset: u64,
+    /// 0: its send has ended, and the receiver is to know.
     pub(crate) length: usize,
     pub(crate) header: PieceHeader,
 }
@@ -62,6 +63,9 @@ impl SessionRendezvous {
     fn set_ring(&mut self, cx: &mut Cx<'_>, ring: Option<u32>) {
         if let Some(before) = self.ring {
             self.leave_ring(cx, before);
+        }
+        if let Some(unsolicited) = self.unsolicited.get_mut() {
+            unsolicited.begin_ring();
         }
         self.ring = ring;
         self.select_granted(cx, ring);
@@ -117,28 +121,49 @@ impl SessionRendezvous {
     }
 }
 
-impl Cx<'_> {
+impl SessionRendezvous {
     /// Returns the destination of a piece of `length` bytes received on a ring of the session.
-    /// `None`: it has none any more.
+    /// `None`: it has none, or none any more.
     ///
-    /// RR-SHM-10.
+    /// RR-SHM-10, RR-SHM-14.
     pub(crate) fn handle_piece(
         &mut self,
+        cx: &mut Cx<'_>,
         header: &PieceHeader,
         length: usize,
     ) -> Result<Option<PieceReceive>, FrameError> {
-        let operation = Id::from_u64(header.receive_operation.get());
-        let state = PullState::OnRing(header.ring.get());
-        let found = self.shared.operations.pulling(self.slot, operation);
+        let (offset, ring) = (header.offset.get(), header.ring.get());
+        let bad = |why| FrameError::BadData { offset, length: length as u32, why };
+        let number = header.operation.get();
+        let (is_granted, operation) = match header.flags.get() {
+            0 => (true, Some(Id::from_u64(number))),
+            FLAG_UNSOLICITED if self.ring == Some(ring) => {
+                (false, self.unsolicited.receive_of(number as u32))
+            }
+            FLAG_UNSOLICITED => (false, None),
+            _ => return Err(bad("unknown flags of a piece")),
+        };
+        let state = PullState::OnRing(ring);
+        let found = operation.and_then(|id| Some((id, cx.shared.operations.pulling(cx.slot, id)?)));
         // The receive has ended, or uses lanes since its ring ended.
         let is_late = |it: &PullState| *it != state && !planted!(TakeLatePiece);
-        let Some((pulling, _)) = found.filter(|(it, _)| !is_late(&it.state)) else {
-            self.shared.counters.stale_frames += 1;
+        let found = found.filter(|(_, (it, _))| !is_late(&it.state));
+        let Some((operation, (pulling, _))) = found else {
+            cx.shared.counters.stale_frames += 1;
             return Ok(None);
         };
-        let offset = header.offset.get();
-        let checked = pulling.check_piece(offset, length as u64);
-        checked.map_err(|why| FrameError::BadData { offset, length: length as u32, why })?;
+        if is_granted {
+            pulling.check_piece(offset, length as u64).map_err(bad)?;
+            return Ok(Some(PieceReceive { operation, offset }));
+        }
+        if length == 0 {
+            self.unsolicited.remove(number as u32);
+            return Ok(Some(PieceReceive { operation, offset: pulling.end_unsolicited() }));
+        }
+        pulling.check_piece(offset, length as u64).map_err(bad)?;
+        if offset + length as u64 == pulling.wanted {
+            self.unsolicited.remove(number as u32);
+        }
         Ok(Some(PieceReceive { operation, offset }))
     }
 }
@@ -162,12 +187,16 @@ impl Session {
         let most = if rare!("a piece of one byte", 10) { 1 } else { cx.shared.config.piece_bytes };
         let ring = self.rendezvous.ring?;
         let range = self.next_granted(&mut cx, Parts::Pieces(ring))?;
-        let QueuedRange { operation, receive_operation, offset, length, .. } = range;
+        let QueuedRange { operation, of, offset, length, .. } = range;
+        let flags = match of {
+            RangeOf::Receive(_) => 0,
+            RangeOf::Message(_) => FLAG_UNSOLICITED,
+        };
         let header = PieceHeader {
-            receive_operation: receive_operation.into(),
+            operation: of.number().into(),
             offset: offset.into(),
             ring: ring.into(),
-            reserved: 0.into(),
+            flags: flags.into(),
         };
         Some(PieceSend { operation, offset, length: most.min(length as usize), header })
     }

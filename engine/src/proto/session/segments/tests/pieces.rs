@@ -14,10 +14,21 @@ use crate::wire::{FrameError, Grant, GrantOver, Refused};
 
 const FLOW: Flow = Flow { from: 0, source: 0, to: 1, target: 0, context: 1 };
 
-fn net() -> Net {
+fn net_with_rings() -> Net {
     let mut net = Net::new(2, &Config::for_tests(), 1200, 1);
     net.use_streams(1);
     net.use_rings();
+    net
+}
+
+/// Returns engines whose messages wait for grants.
+fn net() -> Net {
+    let mut net = net_with_rings();
+    for engine in &mut net.engines {
+        for &slot in engine.slots.values() {
+            engine.core.with(slot, |it, _| it.rendezvous_mut().wait_for_grants());
+        }
+    }
     net
 }
 
@@ -27,7 +38,7 @@ fn handle_piece(
     header: &PieceHeader,
     length: usize,
 ) -> Result<Option<PieceReceive>, FrameError> {
-    core.with(slot, |_, mut cx| cx.handle_piece(header, length)).unwrap()
+    core.with(slot, |it, mut cx| it.rendezvous_mut().handle_piece(&mut cx, header, length)).unwrap()
 }
 
 fn handle_grant(core: &mut Core, slot: u32, grant: &Grant) -> Result<(), FrameError> {
@@ -164,7 +175,7 @@ fn out_of_order_or_ungranted_pieces_close_the_session() {
     // A piece of another ring, or for another receive, is stale.
     let late = PieceHeader { ring: 2.into(), ..header };
     assert!(handle_piece(core, slot, &late, length).unwrap().is_none());
-    let late = PieceHeader { receive_operation: u64::MAX.into(), ..header };
+    let late = PieceHeader { operation: u64::MAX.into(), ..header };
     assert!(handle_piece(core, slot, &late, length).unwrap().is_none());
     assert!(handle_piece(core, slot, &header, length).unwrap().is_some());
 }

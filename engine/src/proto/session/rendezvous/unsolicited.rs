@@ -1,0 +1,180 @@
+//! Unsolicited pieces: a sender writes a message into the ring behind its RTS, and does not wait for
+//! a grant.
+//!
+//! ```text
+//!  sender                                    receiver
+//!    │ RTS(envelope, length, ring, number)      │
+//!    │ piece(number), piece(number), ...        │
+//!    ├──────────────── ring ───────────────────>│ match: each is copied to its offset
+//!    │                                    DONE  │ no match: they are dropped, and the message is
+//!    │<─────────────────────────────────────────┤ granted when it has matched
+//! ```
+//!
+//! That saves a round trip where a receive is posted, as is usual, and copies in vain where none
+//! is: after a grant for such a message the next ones wait for theirs, too.
+//!
+//! The receiver takes such pieces if none of this message, nor of a later one, has come before its
+//! match: then all of them are still to come, as its sender writes all, or states with a piece
+//! without bytes that it does not. Otherwise it grants the message.
+
+use super::super::late::AtRest;
+use super::SessionRendezvous;
+use super::granted::{Parts, QueuedRange, RangeOf};
+use super::pulling::PullState;
+use crate::proto::context::Cx;
+use crate::proto::hint::Hint;
+use crate::proto::operations::Operations;
+use crate::proto::ready::Work;
+use crate::proto::session::segments::window::is_before;
+use crate::proto::table::Id;
+use crate::wire::UnsolicitedPieces;
+
+/// Longest message that is sent so, in bytes: what is copied in vain at most.
+const BYTES_MAX: u64 = 256 << 10;
+
+/// Ranges for the ring that wait, up to which another message is sent so.
+const QUEUED_MAX: usize = 64;
+
+/// Messages that wait for their grants after one whose pieces were dropped.
+const GRANTED_AFTER_DROP: u32 = 16;
+
+/// Number of receives up to which ended ones are not searched for.
+const RECEIVES_USUAL: usize = 64;
+
+/// Messages of a session that are sent or received in unsolicited pieces.
+#[derive(Debug, Default)]
+pub(super) struct Unsolicited {
+    /// Number of the next message of this side.
+    next: u32,
+    /// Its next messages that wait for their grants.
+    waiting: u32,
+    /// Number of the latest message of the peer of which a piece has come.
+    latest: Option<u32>,
+    /// Receives whose pieces come, by the number of the message.
+    receives: Vec<(u32, Id)>,
+}
+
+impl AtRest for Unsolicited {
+    const AT_REST: &'static Self =
+        &Self { next: 0, waiting: 0, latest: None, receives: Vec::new() };
+}
+
+impl Unsolicited {
+    /// Notes a piece of message `number`. Returns its receive.
+    pub(super) fn receive_of(&mut self, number: u32) -> Option<Id> {
+        if self.latest.is_none_or(|latest| is_before(latest, number)) {
+            self.latest = Some(number);
+        }
+        self.receives.iter().find(|(other, _)| *other == number).map(|&(_, id)| id)
+    }
+
+    /// Forgets the receive of message `number`, of which nothing more is expected.
+    pub(super) fn remove(&mut self, number: u32) {
+        self.receives.retain(|&(other, _)| other != number);
+    }
+
+    /// Begins with another ring, of which no piece has come.
+    pub(super) fn begin_ring(&mut self) {
+        self.latest = None;
+        self.receives = Vec::new();
+    }
+
+    /// Lets the receive `id` take the pieces of message `number`.
+    fn add(&mut self, number: u32, id: Id, operations: &Operations) {
+        if self.receives.len() > 2 * operations.len() + RECEIVES_USUAL {
+            self.receives.retain(|&(_, id)| operations.get(id).is_some());
+        }
+        self.receives.push((number, id));
+    }
+
+    /// Frees memory that is not used.
+    pub(super) fn shrink(&mut self) {
+        if self.receives.is_empty() {
+            self.receives = Vec::new();
+        }
+    }
+}
+
+/// The sender.
+impl SessionRendezvous {
+    /// Returns the pieces in which the next message, of `length` bytes, may be sent without a
+    /// grant. `None`: it waits for one.
+    pub(in crate::proto::session) fn unsolicited(&self, length: u64) -> Option<UnsolicitedPieces> {
+        let ring = self.ring?;
+        if length > BYTES_MAX
+            || self.unsolicited.waiting > 0
+            || self.granted.piece_count() >= QUEUED_MAX
+            || rare!("a message that waits for its grant", 3)
+        {
+            return None;
+        }
+        Some(UnsolicitedPieces { ring: ring.into(), number: self.unsolicited.next.into() })
+    }
+
+    /// Sends the message of operation `id` in the pieces that [`Self::unsolicited`] has returned,
+    /// which its RTS states.
+    pub(in crate::proto::session) fn send_unsolicited(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: Id,
+        (length, hint): (u64, Hint),
+        pieces: UnsolicitedPieces,
+    ) {
+        self.unsolicited.next = pieces.number.get().wrapping_add(1);
+        let range = QueuedRange {
+            operation: id,
+            of: RangeOf::Message(pieces.number.get()),
+            offset: 0,
+            length: length as u32,
+            parts: Parts::Pieces(pieces.ring.get()),
+        };
+        self.granted.push(range, hint, &cx.shared.operations);
+        cx.add_work(Work::Piece);
+    }
+
+    /// Lets all messages wait for their grants.
+    #[cfg(test)]
+    pub(in crate::proto) fn wait_for_grants(&mut self) {
+        self.unsolicited.waiting = u32::MAX;
+    }
+
+    /// Notes that a message waits for its grant.
+    pub(in crate::proto::session) fn note_solicited(&mut self) {
+        if let Some(unsolicited) = self.unsolicited.get_mut() {
+            unsolicited.waiting = unsolicited.waiting.saturating_sub(1);
+        }
+    }
+
+    /// Notes that the peer grants the message of operation `id`, which was sent in unsolicited
+    /// pieces: it has dropped these.
+    pub(super) fn note_dropped(&mut self, id: Id) {
+        self.granted.drop_unsolicited(id);
+        self.unsolicited.waiting = GRANTED_AFTER_DROP;
+    }
+}
+
+/// The receiver.
+impl SessionRendezvous {
+    /// Lets the receive `id` take these unsolicited pieces, if all of them are to come and it wants
+    /// them. Returns `false` if its message is to be granted.
+    ///
+    /// RR-SHM-14.
+    pub(super) fn take_unsolicited(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: Id,
+        pieces: UnsolicitedPieces,
+    ) -> bool {
+        let (ring, number) = (pieces.ring.get(), pieces.number.get());
+        let is_late = self.unsolicited.latest.is_some_and(|it| !is_before(it, number));
+        if self.ring != Some(ring) || (is_late && !planted!(AwaitDroppedPieces)) {
+            return false;
+        }
+        let Some((pulling, _)) = cx.shared.operations.pulling(cx.slot, id) else { return false };
+        if !pulling.begin_unsolicited(PullState::OnRing(ring)) {
+            return false;
+        }
+        self.unsolicited.add(number, id, &cx.shared.operations);
+        true
+    }
+}
