@@ -61,15 +61,14 @@ pub(super) enum RangeOf {
     /// The peer's receive of this number has granted it.
     Receive(u64),
     /// The message of this number is sent in unsolicited pieces ([`super::unsolicited`]).
-    Message(u32),
+    Message(u64),
 }
 
 impl RangeOf {
     /// Returns the number.
     pub(super) fn number(self) -> u64 {
         match self {
-            Self::Receive(operation) => operation,
-            Self::Message(number) => number.into(),
+            Self::Receive(number) | Self::Message(number) => number,
         }
     }
 }

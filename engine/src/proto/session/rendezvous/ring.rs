@@ -137,10 +137,10 @@ impl SessionRendezvous {
         let number = header.operation.get();
         let (is_granted, operation) = match header.flags.get() {
             0 => (true, Some(Id::from_u64(number))),
-            FLAG_UNSOLICITED if self.ring == Some(ring) => {
-                (false, self.unsolicited.receive_of(number as u32))
+            FLAG_UNSOLICITED => {
+                self.unsolicited.note_piece(number);
+                (false, self.unsolicited.receive_of(number))
             }
-            FLAG_UNSOLICITED => (false, None),
             _ => return Err(bad("unknown flags of a piece")),
         };
         let state = PullState::OnRing(ring);
@@ -150,6 +150,9 @@ impl SessionRendezvous {
         let found = found.filter(|(_, (it, _))| !is_late(&it.state));
         let Some((operation, (pulling, _))) = found else {
             cx.shared.counters.stale_frames += 1;
+            if !is_granted && self.ring == Some(ring) {
+                self.unsolicited.remove(number);
+            }
             return Ok(None);
         };
         if is_granted {
@@ -157,12 +160,12 @@ impl SessionRendezvous {
             return Ok(Some(PieceReceive { operation, offset }));
         }
         if length == 0 {
-            self.unsolicited.remove(number as u32);
+            self.unsolicited.remove(number);
             return Ok(Some(PieceReceive { operation, offset: pulling.end_unsolicited() }));
         }
         pulling.check_piece(offset, length as u64).map_err(bad)?;
         if offset + length as u64 == pulling.wanted {
-            self.unsolicited.remove(number as u32);
+            self.unsolicited.remove(number);
         }
         Ok(Some(PieceReceive { operation, offset }))
     }

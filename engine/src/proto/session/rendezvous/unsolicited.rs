@@ -25,7 +25,6 @@ use crate::proto::context::Cx;
 use crate::proto::hint::Hint;
 use crate::proto::operations::Operations;
 use crate::proto::ready::Work;
-use crate::proto::session::segments::window::is_before;
 use crate::proto::table::Id;
 use crate::wire::UnsolicitedPieces;
 
@@ -45,42 +44,45 @@ const RECEIVES_USUAL: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Unsolicited {
     /// Number of the next message of this side.
-    next: u32,
+    next: u64,
     /// Its next messages that wait for their grants.
     waiting: u32,
-    /// Number of the latest message of the peer of which a piece has come.
-    latest: Option<u32>,
+    /// The peer's messages before this number are granted if they match now: a piece has come of
+    /// the one before it, on this ring or another.
+    granted_before: u64,
     /// Receives whose pieces come, by the number of the message.
-    receives: Vec<(u32, Id)>,
+    receives: Vec<(u64, Id)>,
 }
 
 impl AtRest for Unsolicited {
     const AT_REST: &'static Self =
-        &Self { next: 0, waiting: 0, latest: None, receives: Vec::new() };
+        &Self { next: 0, waiting: 0, granted_before: 0, receives: Vec::new() };
 }
 
 impl Unsolicited {
-    /// Notes a piece of message `number`. Returns its receive.
-    pub(super) fn receive_of(&mut self, number: u32) -> Option<Id> {
-        if self.latest.is_none_or(|latest| is_before(latest, number)) {
-            self.latest = Some(number);
-        }
+    /// Notes a piece of message `number`, on any ring. One that is ahead of its ring, as this side
+    /// knows it, is dropped like others.
+    pub(super) fn note_piece(&mut self, number: u64) {
+        self.granted_before = self.granted_before.max(number.saturating_add(1));
+    }
+
+    /// Returns the receive of message `number`.
+    pub(super) fn receive_of(&self, number: u64) -> Option<Id> {
         self.receives.iter().find(|(other, _)| *other == number).map(|&(_, id)| id)
     }
 
     /// Forgets the receive of message `number`, of which nothing more is expected.
-    pub(super) fn remove(&mut self, number: u32) {
+    pub(super) fn remove(&mut self, number: u64) {
         self.receives.retain(|&(other, _)| other != number);
     }
 
-    /// Begins with another ring, of which no piece has come.
+    /// Begins with another ring.
     pub(super) fn begin_ring(&mut self) {
-        self.latest = None;
         self.receives = Vec::new();
     }
 
     /// Lets the receive `id` take the pieces of message `number`.
-    fn add(&mut self, number: u32, id: Id, operations: &Operations) {
+    fn add(&mut self, number: u64, id: Id, operations: &Operations) {
         if self.receives.len() > 2 * operations.len() + RECEIVES_USUAL {
             self.receives.retain(|&(_, id)| operations.get(id).is_some());
         }
@@ -120,7 +122,7 @@ impl SessionRendezvous {
         (length, hint): (u64, Hint),
         pieces: UnsolicitedPieces,
     ) {
-        self.unsolicited.next = pieces.number.get().wrapping_add(1);
+        self.unsolicited.next = pieces.number.get() + 1;
         let range = QueuedRange {
             operation: id,
             of: RangeOf::Message(pieces.number.get()),
@@ -166,7 +168,7 @@ impl SessionRendezvous {
         pieces: UnsolicitedPieces,
     ) -> bool {
         let (ring, number) = (pieces.ring.get(), pieces.number.get());
-        let is_late = self.unsolicited.latest.is_some_and(|it| !is_before(it, number));
+        let is_late = number < self.unsolicited.granted_before;
         if self.ring != Some(ring) || (is_late && !planted!(AwaitDroppedPieces)) {
             return false;
         }

@@ -12,9 +12,9 @@ use crate::proto::sim::{self, Flow, Net};
 use crate::wire::piece::PieceHeader;
 use crate::wire::{FrameError, Grant, GrantOver, Refused};
 
-const FLOW: Flow = Flow { from: 0, source: 0, to: 1, target: 0, context: 1 };
+pub(super) const FLOW: Flow = Flow { from: 0, source: 0, to: 1, target: 0, context: 1 };
 
-fn net_with_rings() -> Net {
+pub(super) fn net_with_rings() -> Net {
     let mut net = Net::new(2, &Config::for_tests(), 1200, 1);
     net.use_streams(1);
     net.use_rings();
@@ -32,7 +32,7 @@ fn net() -> Net {
     net
 }
 
-fn handle_piece(
+pub(super) fn handle_piece(
     core: &mut Core,
     slot: u32,
     header: &PieceHeader,
@@ -46,7 +46,8 @@ fn handle_grant(core: &mut Core, slot: u32, grant: &Grant) -> Result<(), FrameEr
     core.with(slot, handle).unwrap()
 }
 
-fn bytes(net: &Net) -> u64 {
+/// Returns the bytes that rings have carried.
+pub(super) fn bytes(net: &Net) -> u64 {
     net.rings.as_ref().unwrap().bytes
 }
 
