@@ -226,13 +226,13 @@ fn source(script: &mut Script<'_>) -> u16 {
 
 fn rts(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
     let length = length(script);
-    let source = script.pick(&[0, 0, 0, FLAG_UNSOLICITED, FLAG_UNSOLICITED | FLAG_CMA]);
-    let first = match source {
+    let behind = script.pick(&[0, 0, 0, FLAG_UNSOLICITED]);
+    let first = match behind {
         0 => script.pick(&[0, 0, 1, 100, length as u32]).min(EAGER_BYTES_MAX as u32 + 1),
-        _ => script.pick(&[UNSOLICITED_BYTES as u32, UNSOLICITED_BYTES as u32, 16, 0]),
+        _ => UNSOLICITED_BYTES as u32,
     };
     let header = Rts {
-        flags: flags(script) | source,
+        flags: flags(script) | behind,
         target_endpoint: u16::from(script.byte() % 3).into(),
         source_endpoint: source(script).into(),
         first_bytes: first.into(),
