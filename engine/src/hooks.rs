@@ -132,6 +132,8 @@ pub(crate) mod simulated {
         RepeatFrames,
         /// Segments that are lost are not sent again.
         ForgetLost,
+        /// Unsolicited pieces that were dropped are awaited.
+        AwaitDroppedPieces,
         /// A flush is answered before the frames before it have come.
         FlushEarly,
         /// A flush goes out while the peer still pulls puts before it.
@@ -236,7 +238,7 @@ pub(crate) mod simulated {
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 76] = [
+    pub(crate) const BUGS: [Bug; 77] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -313,6 +315,7 @@ pub(crate) mod simulated {
         Bug::SkipRange,
         Bug::ShiftPut,
         Bug::ForgetLent,
+        Bug::AwaitDroppedPieces,
     ];
 
     thread_local! {

@@ -20,7 +20,9 @@ impl Engine {
         let state = &mut *self.state;
         let session = state.paths.session_of(name);
         let handled = session.and_then(|session| {
-            let handled = state.core.with(session, |_, mut cx| cx.handle_piece(header, length));
+            let handled = state.core.with(session, |it, mut cx| {
+                it.rendezvous_mut().handle_piece(&mut cx, header, length)
+            });
             Some((session, handled?))
         });
         let piece = match handled {
@@ -80,7 +82,10 @@ impl Engine {
         while let Some(piece) = state.core.with(session, Session::next_piece).flatten() {
             let PieceSend { operation, offset, length, header } = piece;
             let place = (operation, offset as usize, length);
-            let bytes = state.completions.bytes_of(place, &mut state.scratch);
+            let bytes = match length {
+                0 => &[],
+                _ => state.completions.bytes_of(place, &mut state.scratch),
+            };
             if !self.driver.write_piece(ring.session, &header, bytes) {
                 state.rings.note_full();
                 return (written > 0, false);

@@ -9,7 +9,7 @@ use std::fmt;
 use super::effects::Arrival;
 use super::matching::MatchEnvelope;
 use super::table::{Id, Table};
-use crate::wire::CmaSource;
+use crate::wire::MessageSource;
 
 /// The smallest buffer, in bytes; each class of buffers is twice as long as the one before it.
 const CLASS_BYTES_MIN: usize = 64;
@@ -127,7 +127,7 @@ impl Message {
     pub(crate) fn first_bytes(&self) -> &[u8] {
         match self.kind {
             Kind::Eager { .. } => self.payload(),
-            Kind::Rendezvous { flags, .. } => CmaSource::split(flags, self.payload()).0,
+            Kind::Rendezvous { flags, .. } => MessageSource::split(flags, self.payload()).0,
         }
     }
 

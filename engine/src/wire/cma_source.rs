@@ -35,16 +35,6 @@ pub(crate) struct CmaSource {
 const _: () = assert!(size_of::<CmaSource>() == CMA_SOURCE_BYTES);
 
 impl CmaSource {
-    /// Splits what an RTS with these flags has behind all else: the first bytes of its message, or
-    /// where that can be read.
-    #[inline]
-    pub(crate) fn split(flags: u8, bytes: &[u8]) -> (&[u8], Option<Self>) {
-        match flags & FLAG_CMA {
-            0 => (bytes, None),
-            _ => (&[], Self::of_frame(bytes)),
-        }
-    }
-
     /// Of what a frame with [`FLAG_CMA`] has; `None`: the bytes have to be pulled.
     #[inline]
     pub(crate) fn of_frame(bytes: &[u8]) -> Option<Self> {

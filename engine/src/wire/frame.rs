@@ -6,7 +6,7 @@ use super::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use super::eager::FLAG_DATA;
 use super::one_sided::ATOMIC_BYTES_MAX;
 use super::{Data, Done, Eager, Goodbye, Grant, GrantOver, LaneLost, LanesWanted, Matched};
-use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX};
+use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, MessageSource};
 use super::{OneSided, ProcessQuery, ProcessStatus, RailFrame, Refused, Reply, ReplyRts, Rts};
 
 /// First byte of an [`Eager`] frame.
@@ -204,9 +204,9 @@ impl<'a> Frames<'a> {
                 if length > MESSAGE_BYTES_MAX {
                     return Err(FrameError::MessageTooLong(length));
                 }
-                let is_too_long = match header.flags & FLAG_CMA {
-                    0 => u64::from(first) > length,
-                    _ => first as usize != CMA_SOURCE_BYTES,
+                let is_too_long = match MessageSource::length(header.flags) {
+                    None => u64::from(first) > length,
+                    Some(bytes) => first as usize != bytes,
                 };
                 if is_too_long {
                     return Err(FrameError::FirstBytesTooLong { first, length });

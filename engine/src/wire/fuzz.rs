@@ -7,6 +7,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::chunk::{CHUNK_HEADER_BYTES, ChunkHeader};
 use super::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use super::hello::HelloStatus;
+use super::rts::FLAG_UNSOLICITED;
+use super::unsolicited::UNSOLICITED_BYTES;
 use super::*;
 use crate::proto::keys::SessionKeys;
 use crate::proto::session::lanes::lane::{GrantedRange, ServedRange};
@@ -47,9 +49,11 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
         Frame::Rts(header, data, first) => {
             assert_eq!(header.first_bytes.get() as usize, first.len());
             assert!(first.len() <= EAGER_BYTES_MAX);
-            match header.flags & FLAG_CMA {
+            match header.flags & (FLAG_CMA | FLAG_UNSOLICITED) {
                 0 => assert!(first.len() as u64 <= header.length.get()),
-                _ => assert_eq!(first.len(), CMA_SOURCE_BYTES),
+                FLAG_CMA => assert_eq!(first.len(), CMA_SOURCE_BYTES),
+                FLAG_UNSOLICITED => assert_eq!(first.len(), UNSOLICITED_BYTES),
+                both => panic!("flags {both}"),
             }
             assert!(header.length.get() <= MESSAGE_BYTES_MAX);
             into.extend_from_slice(header.as_bytes());

@@ -42,6 +42,7 @@ pub(crate) mod rts;
 pub(crate) mod segment;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unsolicited;
 
 pub(crate) use cma_source::CmaSource;
 pub(crate) use data::Data;
@@ -63,7 +64,8 @@ pub(crate) use rail::RailFrame;
 pub(crate) use refused::Refused;
 pub(crate) use reply::Reply;
 pub(crate) use reply_rts::ReplyRts;
-pub(crate) use rts::Rts;
+pub(crate) use rts::{MessageSource, Rts};
+pub(crate) use unsolicited::UnsolicitedPieces;
 
 /// Version of everything in this room; peers of another version are refused by name.
 pub(crate) const VERSION: u16 = 11;

@@ -81,6 +81,32 @@ fn a_cma_source_has_sixteen_bytes_whatever_the_length_of_its_message() {
     }
 }
 
+/// RR-FRAME-1, RR-SHM-14
+#[test]
+fn unsolicited_pieces_are_named_in_twelve_bytes_whatever_the_length_of_their_message() {
+    let with = |flags, first, length| Rts { flags, ..rts(first, length) };
+    let (unsolicited, cma) = (rts::FLAG_UNSOLICITED, cma_source::FLAG_CMA);
+    for length in [0, 5, 1 << 30] {
+        let bytes = [with(unsolicited, 12, length).as_bytes(), &[7; 12]].concat();
+        let mut frames = Frames::new(&bytes);
+        let Ok(Some(Frame::Rts(header, None, behind))) = frames.next_frame() else { panic!() };
+        assert_eq!((header.length.get(), behind), (length, &[7; 12][..]));
+        let (first_bytes, source) = MessageSource::split(header.flags, behind);
+        let Some(MessageSource::Pieces(pieces)) = source else { panic!() };
+        assert_eq!((first_bytes, pieces.number.get()), (&[][..], 0x0707_0707_0707_0707));
+        assert_eq!(pieces.ring.get(), 0x0707_0707);
+        // No RTS has both flags, whatever follows.
+        let all = [(unsolicited, [0, 11, 13]), (unsolicited | cma, [12, 16, u32::MAX])];
+        for (flags, lengths) in all {
+            for first in lengths {
+                let bytes = [with(flags, first, length).as_bytes(), &[7; 20]].concat();
+                let error = Frames::new(&bytes).next_frame().unwrap_err();
+                assert_eq!(error, FrameError::FirstBytesTooLong { first, length });
+            }
+        }
+    }
+}
+
 fn long_put(flags: u8) -> OneSided {
     OneSided {
         kind: frame::KIND_PUT_RTS,

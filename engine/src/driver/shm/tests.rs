@@ -234,12 +234,7 @@ fn ring_keeps_order_and_reports_when_full() {
 
 /// The header of a piece of the message at `offset`.
 fn piece_header(offset: u64) -> PieceHeader {
-    PieceHeader {
-        receive_operation: 7.into(),
-        offset: offset.into(),
-        ring: 1.into(),
-        reserved: 0.into(),
-    }
+    PieceHeader { operation: 7.into(), offset: offset.into(), ring: 1.into(), flags: 0.into() }
 }
 
 /// RR-SHM-10

@@ -7,7 +7,9 @@ use crate::proto::session::ControlFrame;
 use crate::proto::sim::{self, ScriptedPeer};
 use crate::wire::cma_source::FLAG_CMA;
 use crate::wire::eager::FLAG_DATA;
+use crate::wire::rts::FLAG_UNSOLICITED;
 use crate::wire::segment::FLAG_ACK_REQUESTED;
+use crate::wire::unsolicited::UNSOLICITED_BYTES;
 use crate::wire::{
     DATA_BYTES, EAGER_BYTES_MAX, Eager, Grant, GrantOver, LaneLost, MESSAGE_BYTES_MAX, OneSided,
     ProcessQuery, ProcessStatus, Refused, Reply, ReplyRts, Rts, frame,
@@ -236,9 +238,13 @@ fn source(script: &mut Script<'_>) -> u16 {
 
 fn rts(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
     let length = length(script);
-    let first = script.pick(&[0, 0, 1, 100, length as u32]).min(EAGER_BYTES_MAX as u32 + 1);
+    let behind = script.pick(&[0, 0, 0, FLAG_UNSOLICITED]);
+    let first = match behind {
+        0 => script.pick(&[0, 0, 1, 100, length as u32]).min(EAGER_BYTES_MAX as u32 + 1),
+        _ => UNSOLICITED_BYTES as u32,
+    };
     let header = Rts {
-        flags: flags(script),
+        flags: flags(script) | behind,
         target_endpoint: u16::from(script.byte() % 3).into(),
         source_endpoint: source(script).into(),
         first_bytes: first.into(),

@@ -156,7 +156,10 @@ impl Net {
                 has_more = piece.is_some();
                 let Some(piece) = piece else { break };
                 let range = piece.offset as usize..piece.offset as usize + piece.length;
-                let bytes = engine.memory.bytes[&piece.operation][range].to_vec();
+                let bytes = match piece.length {
+                    0 => Vec::new(),
+                    _ => engine.memory.bytes[&piece.operation][range].to_vec(),
+                };
                 if !rings.lost.contains(&piece.header.ring.get()) {
                     rings.written.push_back((number, peer, piece.header, bytes));
                 }
@@ -174,7 +177,9 @@ impl Net {
         {
             let (from, _, header, bytes) = rings.written.remove(at).unwrap();
             let Engine { core, memory, slots, .. } = &mut *engine;
-            let handle = |_: &mut Session, mut cx: Cx<'_>| cx.handle_piece(&header, bytes.len());
+            let handle = |it: &mut Session, mut cx: Cx<'_>| {
+                it.rendezvous_mut().handle_piece(&mut cx, &header, bytes.len())
+            };
             let piece = core.with(slots[&from], handle).unwrap().unwrap();
             let Some(piece) = piece else { continue };
             rings.bytes += bytes.len() as u64;

@@ -21,7 +21,9 @@ use crate::proto::table::Id;
 use crate::wire::done::STATUS_ABANDONED;
 use crate::wire::one_sided::{FLAG_FETCH, FLAG_INVALIDATE, OneSided};
 use crate::wire::reply::STATUS_DONE;
-use crate::wire::{CmaSource, DATA_BYTES, FrameError, Reply, ReplyRts, eager, frame};
+use crate::wire::{
+    CmaSource, DATA_BYTES, FrameError, MessageSource, Reply, ReplyRts, eager, frame,
+};
 
 /// A one-sided operation on the memory of a peer.
 #[derive(Debug)]
@@ -414,7 +416,7 @@ impl Session {
         let peer = peers.id_at(operation.remote);
         let peer = debug_assert_some!(peer, "operations end before their peer is removed")?;
         let arrival = Arrival { peer, context: 0, tag: 0, length, data: None };
-        let source = CmaSource::of_frame(source);
+        let source = CmaSource::of_frame(source).map(MessageSource::Memory);
         Some(LongMatch { id, offered: Offered { send_operation, hint, first: 0, source }, arrival })
     }
 

@@ -22,7 +22,7 @@ use crate::wire::one_sided::{
 };
 use crate::wire::reply::{REPLY_HEADER_BYTES, STATUS_DONE};
 use crate::wire::reply_rts::REPLY_RTS_BYTES;
-use crate::wire::{CmaSource, FrameError, Reply, ReplyRts, frame};
+use crate::wire::{CmaSource, FrameError, MessageSource, Reply, ReplyRts, frame};
 
 impl Regions {
     /// Invalidates the key of a put, if that is requested, for later operations.
@@ -164,7 +164,7 @@ impl SessionOneSided {
         if is_write {
             self.state().served += 1;
             cx.shared.regions_mut().invalidate_by(header);
-            let source = CmaSource::of_frame(source);
+            let source = CmaSource::of_frame(source).map(MessageSource::Memory);
             let offered = Offered { send_operation: to, hint: Hint::None, first: 0, source };
             return Ok(Answer::Pull(LongMatch { id, offered, arrival }));
         }

@@ -52,23 +52,46 @@ pub(super) trait RangeCarrier: Carrier {
     fn note_sent(_queue: &mut RangeQueue, _serving: Option<&mut Serving>) {}
 }
 
-/// What is left of a range that the peer has granted.
+/// Whose range it is, as its parts state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RangeOf {
+    /// The peer's receive of this number has granted it.
+    Receive(u64),
+    /// The message of this number is sent in unsolicited pieces ([`super::unsolicited`]).
+    Message(u64),
+}
+
+impl RangeOf {
+    /// Returns the number.
+    pub(super) fn number(self) -> u64 {
+        match self {
+            Self::Receive(number) | Self::Message(number) => number,
+        }
+    }
+
+    /// Returns whether the range was granted.
+    fn is_granted(self) -> bool {
+        matches!(self, Self::Receive(_))
+    }
+}
+
+/// What is left of a range that the peer has granted, or that is sent without a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct QueuedRange {
     /// The send of the range.
     pub(super) operation: Id,
-    /// The receiver's id of the operation.
-    pub(super) receive_operation: u64,
+    /// Whose it is.
+    pub(super) of: RangeOf,
     /// Offset in the message, in bytes.
     pub(super) offset: u64,
     /// Length in bytes.
     pub(super) length: u32,
 }
 
-/// A range that the peer grants.
+/// A range that the peer grants, or that is sent without a grant.
 #[derive(Debug)]
 pub(super) struct NewRange<'a> {
-    range: QueuedRange,
+    pub(super) range: QueuedRange,
     /// Hint of its message.
     pub(super) hint: Hint,
     pub(super) operations: &'a Operations,
@@ -104,8 +127,13 @@ impl RangeQueue {
     pub(super) fn drop_ended(&mut self, operations: &Operations) {
         if self.ranges.len() > 2 * operations.len() + ENDED_USUAL {
             let serves = |id| operations.get(id).is_some_and(Operation::serves);
-            self.ranges.retain(|range| serves(range.operation));
+            self.ranges.retain(|range| serves(range.operation) || !range.of.is_granted());
         }
+    }
+
+    /// Removes what is left of the message of operation `id` for unsolicited pieces.
+    pub(super) fn drop_unsolicited(&mut self, id: Id) {
+        self.ranges.retain(|range| range.operation != id || range.of.is_granted());
     }
 
     /// Counts a part that has left: usually the next one is of the first range, but one out of
@@ -200,15 +228,18 @@ impl Session {
         by: C,
     ) -> Result<(), FrameError> {
         let operation = Id::from_u64(grant.send_operation.get());
-        let receive_operation = grant.receive_operation.get();
+        let receive = grant.receive_operation.get();
         let found = cx.shared.operations.serving(cx.slot, operation);
         let Some((serving, message, hint)) = found else {
-            self.refuse_grant(cx, by.over(), receive_operation);
+            self.refuse_grant(cx, by.over(), receive);
             return Ok(());
         };
         by.admit(serving, grant, message)?;
+        if serving.take_unsolicited() {
+            self.rendezvous.note_dropped(operation);
+        }
         let (offset, length) = (grant.offset.get(), grant.length.get());
-        let range = QueuedRange { operation, receive_operation, offset, length };
+        let range = QueuedRange { operation, of: RangeOf::Receive(receive), offset, length };
         let new = NewRange { range, hint, operations: &cx.shared.operations };
         if by.push(&mut self.rendezvous, &new)? {
             cx.add_work(C::WORK);
@@ -225,7 +256,8 @@ impl Session {
     }
 
     /// Returns the range of the next part. Ranges of sends that have ended, since their receivers
-    /// have abandoned them, or that have failed, are refused.
+    /// have abandoned them, or that have failed, are refused; those of unsolicited pieces are empty
+    /// then, and the last piece states that.
     pub(super) fn next_granted(
         &mut self,
         cx: &mut Cx<'_>,
@@ -233,12 +265,16 @@ impl Session {
     ) -> Option<QueuedRange> {
         loop {
             let queue = by.queue(self.rendezvous.granted.get_mut()?);
-            let range = *queue.next()?;
+            let range = queue.next()?;
             if cx.shared.operations.get(range.operation).is_some_and(Operation::serves) {
-                return Some(range);
+                return Some(*range);
             }
+            let RangeOf::Receive(receive) = range.of else {
+                range.length = 0;
+                return Some(*range);
+            };
             queue.pop();
-            self.refuse_grant(cx, by.over(), range.receive_operation);
+            self.refuse_grant(cx, by.over(), receive);
         }
     }
 }
@@ -259,14 +295,16 @@ impl SessionRendezvous {
         let queue = by.queue(&mut self.granted);
         let next = debug_assert_some!(queue.next(), "what is sent was granted");
         let Some(range) = next else { return };
-        debug_assert!(length > 0 && length <= range.length as usize, "a part is of its range");
+        debug_assert!(length <= range.length as usize, "a part is of its range");
         range.offset += length as u64;
         range.length -= length as u32;
-        let (operation, is_sent) = (range.operation, range.length == 0);
+        let (operation, of, is_sent) = (range.operation, range.of, range.length == 0);
         if is_sent {
             queue.pop();
         }
-        let serving = cx.shared.operations.serving(cx.slot, operation).filter(|_| is_sent);
+        let is_granted_range_sent = is_sent && of.is_granted();
+        let serving = cx.shared.operations.serving(cx.slot, operation);
+        let serving = serving.filter(|_| is_granted_range_sent);
         C::note_sent(queue, serving.map(|(serving, ..)| serving));
     }
 

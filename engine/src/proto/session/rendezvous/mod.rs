@@ -53,7 +53,7 @@ use crate::proto::table::Id;
 #[cfg(any(test, feature = "sim"))]
 use crate::proto::table::Table;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
-use crate::wire::{CmaSource, Done, FrameError, Grant, GrantOver};
+use crate::wire::{Done, FrameError, Grant, GrantOver, MessageSource};
 
 use self::granted::GrantedRanges;
 use self::limits::PullLimits;
@@ -65,6 +65,7 @@ use self::pulling::{PullState, Pulling};
 use self::queue::PullQueue;
 use self::ranges::Ranges;
 use self::serving::Served;
+use self::unsolicited::Unsolicited;
 
 mod granted;
 mod granting;
@@ -74,6 +75,7 @@ pub(crate) mod pulling;
 mod queue;
 mod ranges;
 pub(crate) mod serving;
+mod unsolicited;
 
 /// Number of pulls whose lengths are added up: more of them count as unlimited.
 const PULLS_COUNTED: usize = 4;
@@ -87,15 +89,15 @@ pub(crate) struct Offered {
     pub(crate) hint: Hint,
     /// Bytes that arrived with it.
     pub(crate) first: u64,
-    /// Where it can be read by CMA.
-    pub(crate) source: Option<CmaSource>,
+    /// What brings it without a grant.
+    pub(crate) source: Option<MessageSource>,
 }
 
 impl Offered {
     /// Returns that of an RTS with these flags, and the first bytes of its message among those that
     /// came with it.
     pub(in crate::proto) fn of_rts(send_operation: u64, flags: u8, came: &[u8]) -> (Self, &[u8]) {
-        let (first, source) = CmaSource::split(flags, came);
+        let (first, source) = MessageSource::split(flags, came);
         let hint = Hint::of_flags(flags);
         (Self { send_operation, hint, first: first.len() as u64, source }, first)
     }
@@ -194,6 +196,8 @@ pub(crate) struct SessionRendezvous {
     network: AnyCarrier,
     /// Ranges that the peer has granted on a ring, or in datagrams.
     granted: Late<GrantedRanges>,
+    /// Messages in pieces that are not granted.
+    unsolicited: Late<Unsolicited>,
     /// Bytes granted to the peer in datagrams and not received yet.
     pulled_bytes: u64,
 }
@@ -259,6 +263,9 @@ impl SessionRendezvous {
         if let Some(granted) = self.granted.get_mut() {
             granted.shrink();
         }
+        if let Some(unsolicited) = self.unsolicited.get_mut() {
+            unsolicited.shrink();
+        }
     }
 }
 
@@ -289,8 +296,19 @@ impl SessionRendezvous {
     }
 
     /// Pulls what is left of a message, of which no range is under way.
-    fn begin_pull(&mut self, cx: &mut Cx<'_>, id: Id, source: Option<CmaSource>) -> Option<Grant> {
-        let memory = source.map(|source| MemoryCarrier(source).into());
+    fn begin_pull(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: Id,
+        source: Option<MessageSource>,
+    ) -> Option<Grant> {
+        let memory = match source {
+            Some(MessageSource::Memory(source)) => Some(MemoryCarrier(source).into()),
+            Some(MessageSource::Pieces(pieces)) if self.take_unsolicited(cx, id, pieces) => {
+                return None;
+            }
+            Some(MessageSource::Pieces(_)) | None => None,
+        };
         self.bring_by(cx, id, |it, pulling| memory.unwrap_or_else(|| it.carrier_of(pulling)))
     }
 

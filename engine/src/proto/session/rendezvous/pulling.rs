@@ -128,6 +128,23 @@ impl Pulling {
         offset
     }
 
+    /// Lets unsolicited pieces bring all of it by `ring`. Returns `false` if they would exceed the
+    /// receive, or some of it is in place.
+    pub(super) fn begin_unsolicited(&mut self, ring: RingCarrier) -> bool {
+        let takes_all = self.wanted == self.length && self.granted == 0;
+        if takes_all {
+            (self.carrier, self.state) = (ring.into(), PullState::Settled);
+            self.granted = self.wanted;
+        }
+        takes_all
+    }
+
+    /// Notes that no more unsolicited pieces come: the rest is to be granted. Returns its offset.
+    pub(super) fn end_unsolicited(&mut self) -> u64 {
+        self.granted = self.arrived;
+        self.arrived
+    }
+
     /// Returns whether it waits for what was granted, and that has come.
     ///
     /// RR-SHM-10.

@@ -11,6 +11,8 @@ pub(crate) struct Serving {
     granted: u64,
     /// A range that is to leave as pieces is granted, and some of it has not left.
     has_pieces: bool,
+    /// It was sent in unsolicited pieces, and is not granted yet.
+    is_unsolicited: bool,
     /// The RTS contained the location of the message: the peer may be reading it ([`super::cma`]).
     is_readable: bool,
     /// DONE was received, with this many bytes accepted.
@@ -32,6 +34,17 @@ impl Serving {
     /// Creates the state of a send whose RTS contains its location if `is_readable`.
     pub(in crate::proto) fn new(is_readable: bool) -> Self {
         Self { is_readable, ..Self::default() }
+    }
+
+    /// Notes that it is sent in unsolicited pieces.
+    pub(in crate::proto) fn note_unsolicited(&mut self) {
+        self.is_unsolicited = true;
+    }
+
+    /// Returns whether the peer grants it for the first time, although it was sent in unsolicited
+    /// pieces.
+    pub(super) fn take_unsolicited(&mut self) -> bool {
+        std::mem::take(&mut self.is_unsolicited)
     }
 
     /// Returns whether the kernel may still read its memory.

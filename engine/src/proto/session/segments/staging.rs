@@ -22,8 +22,9 @@ use crate::proto::table::Id;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
 use crate::wire::one_sided::{ONE_SIDED_HEADER_BYTES, OneSided};
-use crate::wire::rts::RTS_HEADER_BYTES;
-use crate::wire::{DATA_BYTES, Eager, Rts};
+use crate::wire::rts::{FLAG_UNSOLICITED, RTS_HEADER_BYTES};
+use crate::wire::unsolicited::UNSOLICITED_BYTES;
+use crate::wire::{DATA_BYTES, Eager, Rts, UnsolicitedPieces};
 
 /// How the next message of a session travels.
 #[derive(Clone, Copy)]
@@ -31,6 +32,8 @@ struct Course {
     route: Route,
     /// Payload in the envelope's frame: a [`crate::wire::CmaSource`] if it is read from memory.
     payload: usize,
+    /// The pieces that follow, which are in the frame as well.
+    unsolicited: Option<UnsolicitedPieces>,
     /// Its frames go on the stream.
     is_long: bool,
 }
@@ -170,9 +173,10 @@ impl Segments {
         cx: &mut Cx<'_>,
         id: Id,
         (request, target): (&SendRequest, u16),
+        unsolicited: Option<UnsolicitedPieces>,
     ) -> Option<(SegmentId, Course)> {
         let SendRequest { length, level, .. } = *request;
-        let course = self.course_of(cx, request)?;
+        let course = self.course_of(cx, request, unsolicited)?;
         let payload = course.payload;
         let is_pulled = course.is_pulled();
         let report = !is_pulled && level == CompletionLevel::Match;
@@ -181,6 +185,7 @@ impl Segments {
         let segment = if is_pulled {
             let mut header = rts_header(request, target, id, payload as u32);
             header.flags |= if course.is_read() { FLAG_CMA } else { 0 };
+            header.flags |= course.unsolicited.map_or(0, |_| FLAG_UNSOLICITED);
             self.push_envelope(cx, request, target, header, course)?
         } else {
             let header = eager_header(request, target, flags, name);
@@ -195,7 +200,12 @@ impl Segments {
     /// the limits of the moment are in the way. `None`: not now.
     ///
     /// RR-CREDIT-1, RR-DGRAM-12.
-    fn course_of(&self, cx: &Cx<'_>, request: &SendRequest) -> Option<Course> {
+    fn course_of(
+        &self,
+        cx: &Cx<'_>,
+        request: &SendRequest,
+        unsolicited: Option<UnsolicitedPieces>,
+    ) -> Option<Course> {
         let SendRequest { length, hint, .. } = *request;
         let data_bytes = request.data_bytes();
         let protocol = &self.protocol;
@@ -217,7 +227,11 @@ impl Segments {
             }
             route => route,
         };
+        let may_follow = bytes_left >= UNSOLICITED_BYTES as u64;
+        let is_in_pieces = route == Route::Pull(PullMethod::Pieces);
+        let unsolicited = unsolicited.filter(|_| is_in_pieces && may_follow);
         let (header, payload, is_long) = match route {
+            _ if unsolicited.is_some() => (RTS_HEADER_BYTES, UNSOLICITED_BYTES, false),
             Route::Segment => (EAGER_HEADER_BYTES, length as usize, false),
             Route::Stream => (EAGER_HEADER_BYTES, length as usize, true),
             Route::Pull(PullMethod::Memory) => (RTS_HEADER_BYTES, CMA_SOURCE_BYTES, false),
@@ -234,7 +248,7 @@ impl Segments {
         } else {
             self.has_room(pool, room, false)
         };
-        let course = Course { route, payload, is_long };
+        let course = Course { route, payload, unsolicited, is_long };
         (self.credits.has_envelope() && has_room).then_some(course)
     }
 }
@@ -252,7 +266,8 @@ impl Session {
         let request = operation.and_then(|it| it.send_request(level, &cx.shared.peers));
         let request = debug_assert_some!(request, "operations end before their peer is removed");
         let Some((request, target)) = request else { return Staged::Blocked };
-        let staged = self.segments.stage_frame(&mut cx, id, (&request, target));
+        let unsolicited = self.rendezvous.unsolicited(request.length);
+        let staged = self.segments.stage_frame(&mut cx, id, (&request, target), unsolicited);
         let Some(staged) = staged else {
             // Acknowledgements, credit and sent segments resume it.
             self.one_sided.block_messages(&mut cx);
@@ -262,12 +277,23 @@ impl Session {
         let (segment, course) = staged;
         let is_pulled = course.is_pulled();
         let completes = !is_pulled && level == CompletionLevel::Inject;
+        if let Some(pieces) = course.unsolicited {
+            self.rendezvous.send_unsolicited(&mut cx, id, (request.length, request.hint), pieces);
+        } else if is_pulled {
+            self.rendezvous.note_solicited();
+        }
         let operations = &mut cx.shared.operations;
         if completes {
             operations.remove(id);
         } else if let Some(operation) = debug_assert_some!(operations.get_mut(id), "it waited") {
             operation.state = match (course.route, level) {
-                (Route::Pull(_), _) => OperationState::Serving(Serving::new(course.is_read())),
+                (Route::Pull(_), _) => {
+                    let mut serving = Serving::new(course.is_read());
+                    if course.unsolicited.is_some() {
+                        serving.note_unsolicited();
+                    }
+                    OperationState::Serving(serving)
+                }
                 (_, CompletionLevel::Match) => OperationState::AwaitMatch,
                 _ => OperationState::AwaitDelivery,
             };
@@ -279,6 +305,10 @@ impl Session {
         }
         segment.completes_unacked |= completes;
         let room = segment.newest(course.payload);
+        if let Some(pieces) = course.unsolicited {
+            room.copy_from_slice(pieces.as_bytes());
+            return Staged::Rts { room: &mut [] };
+        }
         match course.route {
             Route::Pull(PullMethod::Memory) => Staged::Source { room },
             Route::Pull(_) => Staged::Rts { room },

@@ -213,7 +213,7 @@ impl Session {
     /// and the length. `None`: there is no space, or nothing is granted.
     fn push_data(&mut self, cx: &mut Cx<'_>) -> Option<(Id, u64, SegmentId, usize)> {
         let range = self.next_granted(cx, DatagramCarrier)?;
-        let QueuedRange { operation, receive_operation, offset, length, .. } = range;
+        let QueuedRange { operation, of, offset, length, .. } = range;
         let segments = &mut self.segments;
         debug_assert!(segments.is_established(), "a session with grants is established");
         if segments.unsent_bulk() >= UNSENT_MAX {
@@ -229,7 +229,7 @@ impl Session {
             flags: 0,
             reserved: 0.into(),
             length: (length as u32).into(),
-            receive_operation: receive_operation.into(),
+            receive_operation: of.number().into(),
             offset: offset.into(),
         };
         let pushed = segments.segment_mut(segment);

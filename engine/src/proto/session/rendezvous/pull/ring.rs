@@ -23,7 +23,8 @@
 
 use super::super::super::Session;
 use super::super::SessionRendezvous;
-use super::super::granted::{GrantedRanges, NewRange, QueuedRange, RangeCarrier, RangeQueue};
+use super::super::granted::RangeQueue;
+use super::super::granted::{GrantedRanges, NewRange, QueuedRange, RangeCarrier, RangeOf};
 use super::super::pulling::{PullState, Pulling};
 use super::super::queue::Class;
 use super::super::serving::Serving;
@@ -33,7 +34,7 @@ use crate::proto::core::Core;
 use crate::proto::effects::Effects;
 use crate::proto::ready::Work;
 use crate::proto::table::Id;
-use crate::wire::piece::PieceHeader;
+use crate::wire::piece::{FLAG_UNSOLICITED, PieceHeader};
 use crate::wire::{FrameError, Grant, GrantOver};
 
 /// Maximum range of one grant on a ring, in bytes: a grant has four for its length.
@@ -44,6 +45,7 @@ const RANGE_BYTES_MAX: u64 = 1 << 30;
 pub(crate) struct PieceSend {
     pub(crate) operation: Id,
     pub(crate) offset: u64,
+    /// 0: its send has ended, and the receiver is to know.
     pub(crate) length: usize,
     pub(crate) header: PieceHeader,
 }
@@ -177,28 +179,51 @@ impl SessionRendezvous {
     }
 }
 
-impl Cx<'_> {
+impl SessionRendezvous {
     /// Returns the destination of a piece of `length` bytes received on a ring of the session.
-    /// `None`: it has none any more.
+    /// `None`: it has none, or none any more.
     ///
-    /// RR-SHM-10.
+    /// RR-SHM-10, RR-SHM-14.
     pub(crate) fn handle_piece(
         &mut self,
+        cx: &mut Cx<'_>,
         header: &PieceHeader,
         length: usize,
     ) -> Result<Option<PieceReceive>, FrameError> {
-        let operation = Id::from_u64(header.receive_operation.get());
-        let ring = RingCarrier(header.ring.get());
-        let found = self.shared.operations.pulling(self.slot, operation);
+        let (offset, ring) = (header.offset.get(), RingCarrier(header.ring.get()));
+        let bad = |why| FrameError::BadData { offset, length: length as u32, why };
+        let number = header.operation.get();
+        let (is_granted, operation) = match header.flags.get() {
+            0 => (true, Some(Id::from_u64(number))),
+            FLAG_UNSOLICITED => {
+                self.unsolicited.note_piece(number);
+                (false, self.unsolicited.receive_of(number))
+            }
+            _ => return Err(bad("unknown flags of a piece")),
+        };
+        let found = operation.and_then(|id| Some((id, cx.shared.operations.pulling(cx.slot, id)?)));
         // The receive has ended, or uses lanes since its ring ended.
         let is_late = |it: &Pulling| !it.is_on(ring) && !planted!(TakeLatePiece);
-        let Some((pulling, _)) = found.filter(|(it, _)| !is_late(it)) else {
-            self.shared.note_stale_frame();
+        let found = found.filter(|(_, (it, _))| !is_late(it));
+        let Some((operation, (pulling, _))) = found else {
+            cx.shared.note_stale_frame();
+            if !is_granted && self.ring == Some(ring) {
+                self.unsolicited.remove(number);
+            }
             return Ok(None);
         };
-        let offset = header.offset.get();
-        let checked = pulling.check_piece(offset, length as u64);
-        checked.map_err(|why| FrameError::BadData { offset, length: length as u32, why })?;
+        if is_granted {
+            pulling.check_piece(offset, length as u64).map_err(bad)?;
+            return Ok(Some(PieceReceive { operation, offset }));
+        }
+        if length == 0 {
+            self.unsolicited.remove(number);
+            return Ok(Some(PieceReceive { operation, offset: pulling.end_unsolicited() }));
+        }
+        pulling.check_piece(offset, length as u64).map_err(bad)?;
+        if offset + length as u64 == pulling.wanted {
+            self.unsolicited.remove(number);
+        }
         Ok(Some(PieceReceive { operation, offset }))
     }
 }
@@ -212,6 +237,9 @@ impl Session {
         let before = std::mem::replace(&mut self.rendezvous.ring, ring);
         if before == ring {
             return;
+        }
+        if let Some(unsolicited) = self.rendezvous.unsolicited.get_mut() {
+            unsolicited.begin_ring();
         }
         if let Some(before) = before {
             for index in 0..cx.shared.operations.index_end() {
@@ -233,12 +261,16 @@ impl Session {
         };
         let ring = self.rendezvous.ring?;
         let range = self.next_granted(&mut cx, ring)?;
-        let QueuedRange { operation, receive_operation, offset, length, .. } = range;
+        let QueuedRange { operation, of, offset, length, .. } = range;
+        let flags = match of {
+            RangeOf::Receive(_) => 0,
+            RangeOf::Message(_) => FLAG_UNSOLICITED,
+        };
         let header = PieceHeader {
-            receive_operation: receive_operation.into(),
+            operation: of.number().into(),
             offset: offset.into(),
             ring: ring.0.into(),
-            reserved: 0.into(),
+            flags: flags.into(),
         };
         Some(PieceSend { operation, offset, length: most.min(length as usize), header })
     }

@@ -8,6 +8,7 @@ mod pieces;
 mod properties;
 mod ring;
 mod stream;
+mod unsolicited;
 mod warm;
 
 use crate::proto::core::Config;

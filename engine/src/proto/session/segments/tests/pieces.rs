@@ -14,22 +14,33 @@ use crate::proto::sim::{self, Flow, Net};
 use crate::wire::piece::PieceHeader;
 use crate::wire::{FrameError, Grant, GrantOver, Refused};
 
-const FLOW: Flow = Flow { from: 0, source: 0, to: 1, target: 0, context: 1 };
+pub(super) const FLOW: Flow = Flow { from: 0, source: 0, to: 1, target: 0, context: 1 };
 
-fn net() -> Net {
+pub(super) fn net_with_rings() -> Net {
     let mut net = Net::new(2, &Config::for_tests(), 1200, 1);
     net.use_streams(1);
     net.use_rings();
     net
 }
 
-fn handle_piece(
+/// Returns engines whose messages wait for grants.
+fn net() -> Net {
+    let mut net = net_with_rings();
+    for engine in &mut net.engines {
+        for &slot in engine.slots.values() {
+            engine.core.with(slot, |it, _| it.rendezvous_mut().wait_for_grants());
+        }
+    }
+    net
+}
+
+pub(super) fn handle_piece(
     core: &mut Core,
     slot: u32,
     header: &PieceHeader,
     length: usize,
 ) -> Result<Option<PieceReceive>, FrameError> {
-    core.with(slot, |_, mut cx| cx.handle_piece(header, length)).unwrap()
+    core.with(slot, |it, mut cx| it.rendezvous_mut().handle_piece(&mut cx, header, length)).unwrap()
 }
 
 fn handle_grant(core: &mut Core, slot: u32, grant: &Grant) -> Result<(), FrameError> {
@@ -37,7 +48,8 @@ fn handle_grant(core: &mut Core, slot: u32, grant: &Grant) -> Result<(), FrameEr
     core.with(slot, handle).unwrap()
 }
 
-fn bytes(net: &Net) -> u64 {
+/// Returns the bytes that rings have carried.
+pub(super) fn bytes(net: &Net) -> u64 {
     net.rings.as_ref().unwrap().bytes
 }
 
@@ -166,7 +178,7 @@ fn out_of_order_or_ungranted_pieces_close_the_session() {
     // A piece of another ring, or for another receive, is stale.
     let late = PieceHeader { ring: 2.into(), ..header };
     assert!(handle_piece(core, slot, &late, length).unwrap().is_none());
-    let late = PieceHeader { receive_operation: u64::MAX.into(), ..header };
+    let late = PieceHeader { operation: u64::MAX.into(), ..header };
     assert!(handle_piece(core, slot, &late, length).unwrap().is_none());
     assert!(handle_piece(core, slot, &header, length).unwrap().is_some());
 }
