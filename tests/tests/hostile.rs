@@ -127,7 +127,7 @@ fn port_of(endpoint: &Endpoint<Owned>) -> (u16, DroppedDatagrams) {
 fn foreign_frame(lab: &Lab) -> Vec<u8> {
     let secret = JobSecret::random().to_hex();
     let settings = [("control_lane", "udp"), ("job_secret", secret.as_str())];
-    let mut wire = lab.host(Host::A).enter(|| Wire::open("rail0")).unwrap();
+    let mut wire = lab.host(Host::A).enter(|| Wire::open("rail0").without_trains()).unwrap();
     let (done, to) = (AtomicUsize::new(0), AtomicU16::new(0));
     let side = |index| {
         let (done, to) = (&done, &to);
@@ -172,7 +172,8 @@ fn attacked(lane: &str, driver: &str) -> Seen {
     let foreign = foreign_frame(&lab);
     let join = || Nic::join("rail0", AttachMode::Auto).unwrap();
     let nic = lab.host(Host::B).enter(join).unwrap();
-    let wire = lab.host(Host::A).enter(|| Wire::open("rail0")).unwrap();
+    // A train sent as one datagram would be no replay, but a forgery.
+    let wire = lab.host(Host::A).enter(|| Wire::open("rail0").without_trains()).unwrap();
     let (done, to, is_over) = (AtomicUsize::new(0), AtomicU16::new(0), AtomicBool::new(false));
     let open = || UdpSocket::bind((lab.addr(Host::A, 0), 0)).unwrap();
     let stranger = lab.host(Host::A).enter(open).unwrap();

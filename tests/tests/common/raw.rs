@@ -14,12 +14,19 @@ pub(crate) const IP: usize = 14;
 pub(crate) const UDP: usize = 34;
 /// `ETH_P_ALL`, in network order: what goes out is seen by no other protocol.
 const ALL: u16 = 3_u16.to_be();
+/// The option for a `struct virtio_net_hdr` before each frame, from `linux/if_packet.h`.
+const PACKET_VNET_HDR: libc::c_int = 15;
+/// Its length, and where its kind of segmentation is: zero is none.
+const VNET_HEADER_BYTES: usize = 10;
+const GSO_TYPE: usize = 1;
 
 /// A packet socket of the calling thread's host, which may be used from anywhere. It does not see
 /// what it sends itself.
 pub(crate) struct Wire {
     socket: OwnedFd,
     buffer: Vec<u8>,
+    /// Length of the header that the kernel puts before each frame.
+    header_bytes: usize,
 }
 
 impl Wire {
@@ -38,18 +45,31 @@ impl Wire {
             at.sll_ifindex = libc::if_nametoindex(name.as_ptr()).cast_signed();
             let bound = libc::bind(raw, (&raw const at).cast(), size_of_val(&at) as u32);
             assert_eq!(bound, 0, "{}", io::Error::last_os_error());
-            Self { socket, buffer: vec![0; 65_536] }
+            Self { socket, buffer: vec![0; 65_536], header_bytes: 0 }
         }
     }
 
     /// The next frame that went out or came in, if there is one.
     pub(crate) fn receive(&mut self) -> Option<&[u8]> {
-        let room = &mut self.buffer;
-        // SAFETY: the buffer is as large as said.
-        let length =
-            unsafe { libc::recv(self.socket.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), 0) };
-        let length = usize::try_from(length).ok()?;
-        Some(&self.buffer[..length])
+        loop {
+            let room = &mut self.buffer;
+            let at = room.as_mut_ptr().cast();
+            // SAFETY: the buffer is as large as said.
+            let length = unsafe { libc::recv(self.socket.as_raw_fd(), at, room.len(), 0) };
+            let length = usize::try_from(length).ok()?;
+            let is_train = self.header_bytes > 0 && self.buffer[GSO_TYPE] != 0;
+            if !is_train {
+                return Some(&self.buffer[self.header_bytes..length]);
+            }
+        }
+    }
+
+    /// Skips trains: a packet socket sees what the kernel is still to cut into datagrams
+    /// (`UDP_SEGMENT`) as one frame, with the headers of one long datagram that is never sent.
+    pub(crate) fn without_trains(mut self) -> Self {
+        self.set_option(libc::SOL_PACKET, PACKET_VNET_HDR, 1);
+        self.header_bytes = VNET_HEADER_BYTES;
+        self
     }
 
     /// Room in the kernel for what waits to be taken, in bytes: the rest is not seen.
@@ -120,6 +140,8 @@ impl Wire {
 
     /// Sends a frame; `false` if there was no room for it.
     pub(crate) fn send(&self, frame: &[u8]) -> bool {
+        // A header of zeros asks for nothing.
+        let frame = [&[0; VNET_HEADER_BYTES][..self.header_bytes], frame].concat();
         // SAFETY: the frame is as large as said.
         let sent =
             unsafe { libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
