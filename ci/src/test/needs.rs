@@ -75,7 +75,9 @@ const LONG: &[&str] = &[
     "swarm::tests::what_threads_may_break_is_found",
     // The job of fixed seeds runs these, too.
     "swarm::tests::a_few_seeds_hold",
+    "swarm::tests::other_seeds_make_other_runs",
     "swarm::tests::seeds_with_",
+    "swarm::tests::the_same_seed_makes_the_same_run",
 ];
 
 /// Whether only the long set runs a unit test.
