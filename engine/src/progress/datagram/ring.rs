@@ -196,9 +196,9 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Copies a message of `length` bytes with its header, which begins with `head`, from its ring to
-    /// the memory of its receive. `false`: none is posted that it can complete at once, and nothing
-    /// has changed.
+    /// Copies a message of `length` bytes with its header, which begins with `head`, from its ring
+    /// to the memory of its receive. `false`: none is posted that it can complete at once, and
+    /// nothing has changed.
     #[inline(never)]
     fn take_in_place(
         &mut self,

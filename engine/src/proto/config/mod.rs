@@ -14,8 +14,8 @@ mod by_hand;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) use self::by_hand::Config;
 
-/// What an engine's protocol is created with. [`Core::new`](super::core::Core::new) gives each owner
-/// its part; it is not kept.
+/// What an engine's protocol is created with. [`Core::new`](super::core::Core::new) gives each
+/// owner its part; it is not kept.
 #[derive(Clone, Debug)]
 pub(crate) struct CoreConfig {
     /// Seed of the hash tables whose keys peers choose.

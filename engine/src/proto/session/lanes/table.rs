@@ -153,7 +153,8 @@ impl BulkLanes {
 
     /// Returns whether sessions that wait for space try now; otherwise the space remains free for
     /// lanes that peers open. At random: engines that filled their last slot at the same time, each
-    /// with a lane to the next one, would refuse all of them forever. Sessions whose lanes fail always try: their time is limited (RR-LANE-4).
+    /// with a lane to the next one, would refuse all of them forever. Sessions whose lanes fail
+    /// always try: their time is limited (RR-LANE-4).
     ///
     /// RR-LANE-6.
     pub(super) fn is_own_turn(&mut self) -> bool {

@@ -40,7 +40,8 @@ pub(crate) struct PieceLimits {
 }
 
 impl PieceLimits {
-    /// Pieces of `bytes`; of messages that CMA could read, those up to `message_bytes_max` use them.
+    /// Pieces of `bytes`; of messages that CMA could read, those up to `message_bytes_max` use
+    /// them.
     pub(crate) const fn new(message_bytes_max: u64, bytes: usize) -> Self {
         Self { message_bytes_max, bytes }
     }

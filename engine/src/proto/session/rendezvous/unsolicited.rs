@@ -1,5 +1,5 @@
-//! Unsolicited pieces: a sender writes a message into the ring behind its RTS, and does not wait for
-//! a grant.
+//! Unsolicited pieces: a sender writes a message into the ring behind its RTS, and does not wait
+//! for a grant.
 //!
 //! ```text
 //!  sender                                    receiver
