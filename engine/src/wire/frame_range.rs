@@ -37,8 +37,6 @@ pub(crate) const RING_SHORT_BYTES: usize = 56;
 /// whose payload begins with the next line.
 pub(crate) const RING_HEAD_BYTES: usize = 32;
 
-const _: () = assert!(RING_HEAD_BYTES == super::eager::EAGER_HEADER_BYTES);
-
 /// What is to be written into a ring in shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RingBytes<'a> {

@@ -2,8 +2,8 @@
 //!
 //! Both take a range in parts, as there is space: pieces in the ring, DATA frames in segments. So
 //! both have the same queue, and what differs is in [`RangeCarrier`]. Lanes have queues of their
-//! own ([`BulkLane::outgoing`](super::super::lanes::lane::BulkLane::outgoing)): there the numbers of
-//! chunks fix the order.
+//! own ([`BulkLane::outgoing`](super::super::lanes::lane::BulkLane::outgoing)): there the numbers
+//! of chunks fix the order.
 
 use std::collections::VecDeque;
 

@@ -23,6 +23,8 @@ use crate::wire::frame_range::RING_HEAD_BYTES;
 use crate::wire::one_sided::OneSided;
 use crate::wire::{EAGER_BYTES_MAX, Eager, FrameError, frame};
 
+const _: () = assert!(RING_HEAD_BYTES == EAGER_HEADER_BYTES, "a ring's first line has a header");
+
 /// Frames taken off the front of a segment's body.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Taken {
