@@ -200,7 +200,7 @@ impl SessionRendezvous {
         }
         let missing: u64 = self.missing.iter().map(|&(_, _, length)| length).sum();
         let pulls = self.queue.iter().filter_map(|id| match &operations.get(id)?.state {
-            OperationState::Pulling(pulling) => Some(pulling.ungranted()),
+            OperationState::AwaitBytes(pulling) => Some(pulling.ungranted()),
             _ => None,
         });
         pulls.fold(missing, u64::saturating_add)
@@ -318,7 +318,7 @@ impl Core {
         operation.hint = hint;
         let ranges = self.shared.rendezvous.ranges(in_place);
         let pulling = Pulling::new(send_operation, (arrival.length, wanted), in_place, ranges);
-        operation.state = OperationState::Pulling(pulling);
+        operation.state = OperationState::AwaitBytes(pulling);
         let is_own = self.is_loopback(slot);
         if in_place == wanted || (is_own && self.copy_rest(id, send_operation, arrival, effects)) {
             self.finish_pull(id, effects);
@@ -358,7 +358,7 @@ impl Core {
     pub(super) fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
         let removed = self.remove_operation(id);
         let Some(operation) = debug_assert_some!(removed, "it pulls") else { return };
-        let OperationState::Pulling(pulling) = operation.state else {
+        let OperationState::AwaitBytes(pulling) = operation.state else {
             debug_assert!(false, "a receive that ends by its last bytes pulls");
             return;
         };
@@ -394,7 +394,7 @@ impl Core {
         };
         let is_abandoned = done.status == STATUS_ABANDONED;
         match &mut operation.state {
-            OperationState::Serving(serving) => {
+            OperationState::AwaitPull(serving) => {
                 if is_abandoned {
                     serving.fail(Cause::Peer(PeerFailure::Left));
                 } else {

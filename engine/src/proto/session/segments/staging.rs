@@ -268,7 +268,7 @@ impl Session {
             operations.remove(id);
         } else if let Some(operation) = debug_assert_some!(operations.get_mut(id), "it waited") {
             operation.state = match (course.route, level) {
-                (Route::Pull(_), _) => OperationState::Serving(Serving::new(course.is_read())),
+                (Route::Pull(_), _) => OperationState::AwaitPull(Serving::new(course.is_read())),
                 (_, CompletionLevel::Match) => OperationState::AwaitMatch,
                 _ => OperationState::AwaitDelivery,
             };
