@@ -1,7 +1,7 @@
 //! Ranges that the peer has granted on a ring, or in datagrams, until they are sent.
 //!
 //! Both take a range in parts, as there is space: pieces in the ring, DATA frames in segments. So
-//! both have the same queue, and what differs is in [`RangeCarrier`]. Lanes have queues of their own
+//! both have the same queue, and what differs is in [`RangeCarrier`]. Lanes have their own queues
 //! ([`BulkLane::outgoing`](super::super::lanes::lane::BulkLane::outgoing)): there the numbers of
 //! chunks fix the order.
 

@@ -18,8 +18,8 @@
 //!
 //! | carrier | granted | queue of the sender | module |
 //! |---|---|---|---|
-//! | TCP lanes | a chunk at a time, on the lane that delivers it first | of the lane | [`pull::lanes`] |
-//! | datagrams, without lanes | a chunk at a time, in one window | [`granted`] | [`pull::datagrams`] |
+//! | TCP lanes | chunks, on the lane that delivers each first | of the lane | [`pull::lanes`] |
+//! | datagrams, without lanes | chunks, in one window | [`granted`] | [`pull::datagrams`] |
 //! | a ring in shared memory | all of it at once | [`granted`] | [`pull::ring`] |
 //! | the sender's memory | nothing: the receiver reads it itself | none | [`pull::cma`] |
 //!

@@ -2,8 +2,8 @@
 //!
 //! The receiver grants ranges as usual ([`super::super`]), but on no lane. Granted ranges arrive as
 //! DATA frames, in segments of their own, which are sent after those of messages and retransmitted
-//! like them. So a range depends on no lane that could fail, is granted once, and its bytes are copied
-//! from the datagram directly to the receive's memory.
+//! like them. So a range depends on no lane that could fail, is granted once, and its bytes are
+//! copied from the datagram directly to the receive's memory.
 //!
 //! ```text
 //!  grant                        a session below the horizon, with space at the receiver
