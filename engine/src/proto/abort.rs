@@ -14,7 +14,7 @@ impl SharedState {
     fn release_lanes_of(&mut self, id: Id) {
         let Some(operation) = self.operations.get(id) else { return };
         let is_sent =
-            matches!(&operation.state, OperationState::Serving(it) if it.is_read_by_kernel());
+            matches!(&operation.state, OperationState::AwaitPull(it) if it.is_read_by_kernel());
         for (lane, bulk) in self.lanes.iter() {
             // A chunk that has left its lane's queue may still be in the kernel.
             let is_used = is_sent || bulk.expects_chunk_of(id);

@@ -240,7 +240,8 @@ impl Core {
             self.drop_unexpected(message, Kind::abandonment);
         }
         let is_receiving = |operation: &Operation| {
-            operation.endpoint == endpoint && matches!(operation.state, OperationState::Pulling(_))
+            operation.endpoint == endpoint
+                && matches!(operation.state, OperationState::AwaitBytes(_))
         };
         self.cancel_closed(is_receiving, effects);
     }
@@ -264,7 +265,7 @@ impl Core {
     /// Ends the remaining operations of closed endpoints after the kernel has released all memory
     /// of this engine.
     pub(crate) fn drop_closed(&mut self, effects: &mut impl Effects) {
-        let is_multi = |it: &Operation| matches!(it.state, OperationState::Multi(_));
+        let is_multi = |it: &Operation| matches!(it.state, OperationState::AwaitMessages(_));
         let closed =
             self.shared.closed_operations().map(|(id, operation)| (is_multi(operation), id));
         let mut closed: Vec<(bool, Id)> = closed.collect();

@@ -124,7 +124,7 @@ impl Operations {
     /// Returns whether a multi-receive has not ended, and takes more messages.
     pub(super) fn takes_slices(&self, id: Id) -> bool {
         let state = self.get(id).map(|found| &found.state);
-        matches!(state, Some(OperationState::Multi(multi)) if !multi.is_closed)
+        matches!(state, Some(OperationState::AwaitMessages(multi)) if !multi.is_closed)
     }
 
     /// Returns the state of a multi-receive that has not ended.
@@ -135,7 +135,7 @@ impl Operations {
             "a multi-receive ends after its slices"
         );
         match &mut found?.state {
-            OperationState::Multi(multi) => Some(multi),
+            OperationState::AwaitMessages(multi) => Some(multi),
             state => {
                 debug_assert!(false, "{state:?} takes no slices");
                 None
@@ -158,7 +158,7 @@ impl Operations {
         }
         let &mut Operation { endpoint, context, tag, length: capacity, ref mut state, .. } =
             self.get_mut(id)?;
-        let OperationState::Multi(multi) = state else { return None };
+        let OperationState::AwaitMessages(multi) = state else { return None };
         let (offset, taken) = multi.take(length, capacity);
         let is_used_up = capacity - multi.used < multi.min_free;
         let new = Operation::new(endpoint, NO_SESSION, NO_REMOTE, OperationState::Matched);

@@ -85,8 +85,8 @@ impl Operation {
                     | OperationState::Queued { .. }
                     | OperationState::AwaitDelivery
                     | OperationState::AwaitMatch
-                    | OperationState::Serving(_)
-                    | OperationState::Asking(_)
+                    | OperationState::AwaitPull(_)
+                    | OperationState::QueuedRequest(_)
                     | OperationState::AwaitReply { .. }
             )
     }
@@ -94,7 +94,7 @@ impl Operation {
     /// Returns whether it is a receive that needs more of its message.
     #[inline]
     pub(super) fn pulls(&self) -> bool {
-        matches!(&self.state, OperationState::Pulling(pulling) if !pulling.has_failed())
+        matches!(&self.state, OperationState::AwaitBytes(pulling) if !pulling.has_failed())
     }
 
     /// Returns whether it waits for bytes of its target.
@@ -109,9 +109,9 @@ impl Operation {
     /// Returns whether its result is known, and it waits for the kernel alone.
     pub(super) fn is_decided(&self) -> bool {
         match &self.state {
-            OperationState::Serving(serving) => serving.is_decided(),
-            OperationState::Pulling(pulling) => pulling.has_failed(),
-            OperationState::Multi(multi) => multi.has_failed(),
+            OperationState::AwaitPull(serving) => serving.is_decided(),
+            OperationState::AwaitBytes(pulling) => pulling.has_failed(),
+            OperationState::AwaitMessages(multi) => multi.has_failed(),
             _ => false,
         }
     }
@@ -119,8 +119,8 @@ impl Operation {
     /// Lets it fail as soon as the kernel has released its memory. Returns `false` if that is now.
     pub(super) fn fail_later(&mut self, cause: &Cause) -> bool {
         match &mut self.state {
-            OperationState::Serving(serving) => serving.fail_later(cause),
-            OperationState::Pulling(pulling) => pulling.fail_later(cause),
+            OperationState::AwaitPull(serving) => serving.fail_later(cause),
+            OperationState::AwaitBytes(pulling) => pulling.fail_later(cause),
             _ => false,
         }
     }
@@ -130,12 +130,12 @@ impl Operation {
     pub(super) fn is_sending(&self) -> bool {
         match &self.state {
             OperationState::New { .. } | OperationState::Queued { .. } => true,
-            OperationState::AwaitDelivery | OperationState::Serving(_) => true,
-            OperationState::Asking(_) | OperationState::Replying { .. } => true,
+            OperationState::AwaitDelivery | OperationState::AwaitPull(_) => true,
+            OperationState::QueuedRequest(_) | OperationState::QueuedReply { .. } => true,
             OperationState::AwaitMatch | OperationState::AwaitReply { .. } => false,
-            OperationState::Matched | OperationState::Multi(_) | OperationState::Pulling(_) => {
-                false
-            }
+            OperationState::Matched
+            | OperationState::AwaitMessages(_)
+            | OperationState::AwaitBytes(_) => false,
         }
     }
 
@@ -145,10 +145,10 @@ impl Operation {
     /// RR-RDV-5, RR-RMA-2.
     pub(super) fn renunciation(&self, refusal: Refusal) -> Option<ControlFrame> {
         match &self.state {
-            OperationState::Pulling(pulling) => {
+            OperationState::AwaitBytes(pulling) => {
                 Some(ControlFrame::done(pulling.live_send_operation()?, STATUS_ABANDONED, 0))
             }
-            &OperationState::Replying { to } => {
+            &OperationState::QueuedReply { to } => {
                 Some(ControlFrame::Reply(ShortReply::new(to, refusal.code(), &[])))
             }
             _ => None,
@@ -158,7 +158,7 @@ impl Operation {
     /// Returns whether it is a send that the peer may pull from.
     #[inline]
     pub(super) fn serves(&self) -> bool {
-        matches!(&self.state, OperationState::Serving(serving) if !serving.has_failed())
+        matches!(&self.state, OperationState::AwaitPull(serving) if !serving.has_failed())
     }
 }
 
@@ -178,20 +178,20 @@ pub(crate) enum OperationState {
     AwaitDelivery,
     /// An eager send waits for MATCHED.
     AwaitMatch,
-    /// A rendezvous send serves grants.
-    Serving(Serving),
+    /// A send waits until its receiver has pulled the message.
+    AwaitPull(Serving),
     /// A receive has matched, and begins; so does each message of a multi-receive.
     Matched,
-    /// A multi-receive takes messages, or waits for the ends of its messages.
-    Multi(Multi),
-    /// A receive pulls its message.
-    Pulling(Pulling),
+    /// A multi-receive waits for messages, or for the ends of its messages.
+    AwaitMessages(Multi),
+    /// A receive waits for the bytes of the message that it pulls.
+    AwaitBytes(Pulling),
     /// An operation on the peer's memory waits for the connection or for space.
-    Asking(Asking),
+    QueuedRequest(Asking),
     /// It waits for a reply with this many bytes.
     AwaitReply { bytes: u64 },
     /// The reply to operation `to` of the peer waits for space, or the peer's bytes are pulled.
-    Replying { to: u64 },
+    QueuedReply { to: u64 },
 }
 
 /// Why an operation ended before it was done.

@@ -116,7 +116,7 @@ impl Operations {
     pub(super) fn pulling(&mut self, slot: u32, id: Id) -> Option<(&mut Pulling, Hint)> {
         let found = self.get_mut(id).filter(|found| found.session == slot)?;
         match &mut found.state {
-            OperationState::Pulling(pulling) => Some((pulling, found.hint)),
+            OperationState::AwaitBytes(pulling) => Some((pulling, found.hint)),
             _ => None,
         }
     }
@@ -125,7 +125,7 @@ impl Operations {
     pub(super) fn pulled(&mut self, id: Id) -> Option<(u32, &mut Pulling)> {
         let found = self.get_mut(id)?;
         match &mut found.state {
-            OperationState::Pulling(pulling) => Some((found.session, pulling)),
+            OperationState::AwaitBytes(pulling) => Some((found.session, pulling)),
             _ => None,
         }
     }
@@ -147,7 +147,7 @@ impl Operations {
         let found = self.get_mut(id).filter(|found| found.session == slot && found.serves())?;
         let (length, hint) = (found.length, found.hint);
         match &mut found.state {
-            OperationState::Serving(serving) => Some((serving, length, hint)),
+            OperationState::AwaitPull(serving) => Some((serving, length, hint)),
             _ => None,
         }
     }
@@ -156,7 +156,7 @@ impl Operations {
     /// memory; returns also the slot of its session, and its remote endpoint.
     pub(super) fn take_served(&mut self, id: Id) -> Option<(Served, u32, u32)> {
         let serving = self.get_mut(id).and_then(|found| match &mut found.state {
-            OperationState::Serving(serving) => Some((serving, found.session, found.remote)),
+            OperationState::AwaitPull(serving) => Some((serving, found.session, found.remote)),
             _ => None,
         });
         let (serving, slot, remote) =

@@ -100,7 +100,7 @@ impl SharedState {
             None => self.operations.insert_receive(endpoint, &selector, capacity),
             Some(min_free) => {
                 let remote = selector.source.unwrap_or(NO_REMOTE);
-                let state = OperationState::Multi(Multi::new(min_free));
+                let state = OperationState::AwaitMessages(Multi::new(min_free));
                 let new = Operation::new(endpoint, session, remote, state);
                 let multi = Operation { context, tag, length: capacity, ..new };
                 self.operations.insert_multi(&selector, multi)

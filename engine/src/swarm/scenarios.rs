@@ -695,7 +695,8 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
         // Nothing was sent to a receiver that forgets the sender before its first frame has come.
         run(&mut world, "the receiver pulls", |world| {
             let mut operations = world.look(1).unwrap().state.core().shared().operations().iter();
-            operations.any(|(_, operation)| matches!(operation.state, OperationState::Pulling(_)))
+            operations
+                .any(|(_, operation)| matches!(operation.state, OperationState::AwaitBytes(_)))
         });
         pass(&mut world, random.within(MILLISECOND));
         let forgotten = [target, source][forgetter];

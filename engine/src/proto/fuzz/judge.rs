@@ -30,7 +30,12 @@ impl FuzzedEngine {
             let answers = config.operations_max + config.envelope_credits as usize;
             let grants = config.bulk_lanes_max * (1 + config.horizon_chunks as usize);
             let count = session.segments().control().len();
-            assert!(count <= answers + grants + 1, "{count} frames wait for the peer");
+            let kinds = session.segments().control().iter().map(|it| it.as_frame()[0]);
+            assert!(
+                count <= answers + grants + 1,
+                "{count} frames wait for the peer: {:?}",
+                kinds.collect::<Vec<_>>()
+            );
             assert!(session.lanes().ids().len() <= config.bulk_lanes_max);
             assert!(session.waiting().len() <= config.send_queue_ops);
         }

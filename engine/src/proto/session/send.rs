@@ -303,10 +303,10 @@ impl Core {
         let entered = debug_assert_some!(self.enter(slot), "a send that waits has a session");
         let Some((session, cx)) = entered else { return Staged::Blocked };
         match cx.shared.operations.get(id).map(|operation| &operation.state) {
-            Some(OperationState::Asking(_)) => {
+            Some(OperationState::QueuedRequest(_)) => {
                 session.one_sided.stage_request(cx, &mut session.segments, id)
             }
-            Some(&OperationState::Replying { to }) => session.stage_reply(cx, id, to),
+            Some(&OperationState::QueuedReply { to }) => session.stage_reply(cx, id, to),
             Some(&OperationState::Queued { level }) => {
                 session.one_sided.note_turn_of_messages();
                 session.stage_message(cx, id, level)
@@ -323,7 +323,9 @@ impl Core {
         let Some(operation) = self.shared.operations.get(id) else { return false };
         if !matches!(
             operation.state,
-            OperationState::Queued { .. } | OperationState::New { .. } | OperationState::Asking(_)
+            OperationState::Queued { .. }
+                | OperationState::New { .. }
+                | OperationState::QueuedRequest(_)
         ) {
             return false;
         }

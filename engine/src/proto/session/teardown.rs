@@ -98,7 +98,7 @@ impl Core {
             sequel != Sequel::None
                 && matches!(
                     operation.state,
-                    OperationState::Queued { .. } | OperationState::Multi(_)
+                    OperationState::Queued { .. } | OperationState::AwaitMessages(_)
                 )
         };
         let is_hit = |operation: &Operation| operation.session == slot && !is_kept(operation);
@@ -160,15 +160,15 @@ impl Core {
         let Some(operation) = self.shared.operations.get_mut(id) else { return };
         let (slot, remote) = (operation.session, operation.remote);
         if operation.fail_later(cause) {
-            if matches!(operation.state, OperationState::Pulling(_)) {
+            if matches!(operation.state, OperationState::AwaitBytes(_)) {
                 self.with(slot, |it, mut cx| it.forget_waiting(&mut cx, id));
             }
             return;
         }
         match &operation.state {
             // The peer may be reading.
-            OperationState::Serving(serving) if serving.is_readable() => effects.revoke(),
-            OperationState::Multi(_) => {
+            OperationState::AwaitPull(serving) if serving.is_readable() => effects.revoke(),
+            OperationState::AwaitMessages(_) => {
                 let ended = cause.clone().ended(self.shared.peers.name_of(&self.sessions, remote));
                 let SharedState { endpoints, operations, .. } = &mut self.shared;
                 return operations.fail_multi(endpoints, id, ended, effects);

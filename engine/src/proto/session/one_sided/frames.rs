@@ -38,7 +38,7 @@ impl DataForm {
 
     /// Returns the state of the operation whose data the other side pulls.
     pub(super) fn serving(self) -> OperationState {
-        OperationState::Serving(Serving::new(self == Self::Located))
+        OperationState::AwaitPull(Serving::new(self == Self::Located))
     }
 }
 

@@ -136,7 +136,7 @@ impl OneSidedRequest {
         let Self { endpoint, peer, verb, key, offset, level, hint, data, .. } = self;
         let Self { length: bytes, fence, invalidates, operands, .. } = self;
         let asking = Asking { verb, key, offset, length: bytes, level, invalidates, operands };
-        let (remote, state) = (peer.index() as u32, OperationState::Asking(asking));
+        let (remote, state) = (peer.index() as u32, OperationState::QueuedRequest(asking));
         Operation { length, data, hint, fence, ..Operation::new(endpoint, slot, remote, state) }
     }
 }
@@ -233,7 +233,8 @@ impl SessionOneSided {
         };
         let target = peers.at(operation.remote);
         let target = debug_assert_some!(target, "operations end before their peer is removed");
-        let (OperationState::Asking(asking), Some(target)) = (&operation.state, target) else {
+        let (OperationState::QueuedRequest(asking), Some(target)) = (&operation.state, target)
+        else {
             debug_assert!(false, "operations that wait were not sent");
             ready.remove(slot, Work::Stage);
             return Staged::Blocked;
@@ -361,7 +362,7 @@ impl Session {
         let (remote, accepted) = (operation.remote, operation.length);
         let refusal = (reply.status != STATUS_DONE).then(|| refusal_of(reply.status));
         let ended = match (&mut operation.state, refusal) {
-            (OperationState::Serving(serving), Some(refusal))
+            (OperationState::AwaitPull(serving), Some(refusal))
                 if operation.role == Role::LongPut =>
             {
                 serving.fail(Cause::Refused(refusal));

@@ -139,7 +139,7 @@ impl SessionOneSided {
     ) -> Result<Answer, Refusal> {
         let (length, target) = (header.length.get(), header.target_endpoint.get());
         let to = header.operation.get();
-        let (remote, state) = (arrival.peer.index() as u32, OperationState::Replying { to });
+        let (remote, state) = (arrival.peer.index() as u32, OperationState::QueuedReply { to });
         let operation = Operation {
             tag: arrival.tag,
             length,
@@ -213,7 +213,7 @@ impl SessionOneSided {
         if bytes.len() <= SHORT_REPLY_BYTES {
             return Answer::Reply(ShortReply::new(to, STATUS_DONE, bytes));
         }
-        let (endpoint, state) = (header.target_endpoint.get(), OperationState::Replying { to });
+        let (endpoint, state) = (header.target_endpoint.get(), OperationState::QueuedReply { to });
         let operation = Operation {
             length: bytes.len() as u64,
             role: Role::Target(None),

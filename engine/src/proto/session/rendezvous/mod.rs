@@ -18,21 +18,20 @@
 //!
 //! | carrier | granted | queue of the sender | module |
 //! |---|---|---|---|
-//! | TCP lanes | a chunk, on the lane that delivers it first | of the lane | [`pull::lanes`] |
-//! | datagrams, without lanes | a chunk, in one window | [`granted`] | [`pull::datagrams`] |
+//! | TCP lanes | chunks, on the lane that delivers each first | of the lane | [`pull::lanes`] |
+//! | datagrams, without lanes | chunks, in one window | [`granted`] | [`pull::datagrams`] |
 //! | a ring in shared memory | all of it at once | [`granted`] | [`pull::ring`] |
 //! | the sender's memory | nothing: the receiver reads it itself | none | [`pull::cma`] |
 //!
-//! The receiver chooses it in one place, `SessionRendezvous::carrier_of`: the memory if the sender
-//! has announced it, else a ring if there is one, else what the session has for all (lanes or
-//! datagrams). Everything that differs is asked of the carrier: how a pull begins, what is granted
-//! next, whether the rest is due when more has come, what is taken back when it ends, how much of a
-//! shared window a receive takes; at the sender, whether a grant is accepted. An ended carrier is
-//! replaced in one place, too (`replace_carrier`). Lanes and rings lose no bytes silently, and the
-//! end of a lane concerns single ranges, so that those are granted again on another. Rings and
-//! datagrams take ranges in parts, as there is space: what is common to both is in [`granted`].
-//! Checks of arriving bytes and the calls that move them differ in all four, and are no part of the
-//! trait.
+//! The receiver chooses it when a pull begins (`SessionRendezvous::begin_pull`, `carrier_of`):
+//! the memory if the sender has announced it, else a ring if there is one, else what the session
+//! has for all (lanes or datagrams). Everything that differs is asked of the carrier: how a pull
+//! begins, what is granted next, whether the rest is due when more has come, what is taken back
+//! when it ends, how much of a shared window a receive takes; at the sender, whether a grant is
+//! accepted. An ended carrier is replaced in one place, too (`replace_carrier`); of an ended lane
+//! only single ranges are granted again, on another one. Rings and datagrams take ranges in
+//! parts, as there is space: what is common to both is in [`granted`]. Checks of arriving bytes
+//! and the calls that move them differ in all four, and are no part of the trait.
 //!
 //! [`queue`] has the order in which messages are granted, [`granting`] the grants, [`pulling`] what
 //! a receive waits for.
@@ -234,7 +233,7 @@ impl SessionRendezvous {
         }
         let missing: u64 = self.missing.iter().map(|&(_, _, length)| length).sum();
         let pulls = self.queue.iter().filter_map(|id| match &operations.get(id)?.state {
-            OperationState::Pulling(pulling) => Some(pulling.ungranted()),
+            OperationState::AwaitBytes(pulling) => Some(pulling.ungranted()),
             _ => None,
         });
         pulls.fold(missing, u64::saturating_add)
@@ -366,7 +365,7 @@ impl Core {
         operation.hint = hint;
         let ranges = self.shared.rendezvous.ranges(in_place);
         let pulling = Pulling::new(send_operation, (arrival.length, wanted), in_place, ranges);
-        operation.state = OperationState::Pulling(pulling);
+        operation.state = OperationState::AwaitBytes(pulling);
         let is_own = self.is_loopback(slot);
         if in_place == wanted || (is_own && self.copy_rest(id, send_operation, arrival, effects)) {
             self.finish_pull(id, effects);
@@ -406,7 +405,7 @@ impl Core {
     pub(super) fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
         let removed = self.remove_operation(id);
         let Some(operation) = debug_assert_some!(removed, "it pulls") else { return };
-        let OperationState::Pulling(pulling) = operation.state else {
+        let OperationState::AwaitBytes(pulling) = operation.state else {
             debug_assert!(false, "a receive that ends by its last bytes pulls");
             return;
         };
@@ -442,7 +441,7 @@ impl Core {
         };
         let is_abandoned = done.status == STATUS_ABANDONED;
         match &mut operation.state {
-            OperationState::Serving(serving) => {
+            OperationState::AwaitPull(serving) => {
                 if is_abandoned {
                     serving.fail(Cause::Peer(PeerFailure::Left));
                 } else {

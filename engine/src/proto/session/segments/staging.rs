@@ -292,7 +292,7 @@ impl Session {
                     if course.unsolicited.is_some() {
                         serving.note_unsolicited();
                     }
-                    OperationState::Serving(serving)
+                    OperationState::AwaitPull(serving)
                 }
                 (_, CompletionLevel::Match) => OperationState::AwaitMatch,
                 _ => OperationState::AwaitDelivery,

@@ -75,7 +75,7 @@ impl Rendezvous {
     fn next_read(&mut self, operations: &Operations, most: u64) -> Option<CmaRead> {
         while let Some(&operation) = self.readable.front() {
             if let Some(found) = operations.get(operation)
-                && let OperationState::Pulling(pulling) = &found.state
+                && let OperationState::AwaitBytes(pulling) = &found.state
                 && let AnyCarrier::Memory(MemoryCarrier(source)) = pulling.carrier
                 && !pulling.has_failed()
             {

@@ -335,7 +335,7 @@ impl Core {
     /// Notes that the kernel has released a sent chunk.
     pub(crate) fn handle_chunk_released(&mut self, operation: Id, effects: &mut impl Effects) {
         let found = self.shared.operations.get_mut(operation).map(|found| &mut found.state);
-        let Some(OperationState::Serving(serving)) = found else {
+        let Some(OperationState::AwaitPull(serving)) = found else {
             debug_assert!(planted!(IgnoreRelease), "a send stays while the kernel may read it");
             return;
         };
