@@ -1,7 +1,7 @@
 //! Pieces of long messages on rings in shared memory.
 
 use super::engine::Engine;
-use super::traits::{PieceHeader, RingName};
+use super::traits::PieceHeader;
 use crate::proto::effects::Effects;
 use crate::proto::failure::PeerFailure;
 use crate::proto::ready::Work;
@@ -59,8 +59,8 @@ impl Engine {
             && let Some(session) = self.state.core.shared_mut().ready_mut().take(Work::Piece)
         {
             left -= 1;
-            let ring = self.state.paths.ring_of(session);
-            let (wrote, is_done) = ring.map_or((false, true), |ring| self.feed(session, ring));
+            let named = self.state.paths.first_path(session);
+            let (wrote, is_done) = named.map_or((false, true), |(id, _)| self.feed(session, id));
             // Grants of sends that have ended are answered.
             happened |= wrote || is_done;
             if !is_done {
@@ -71,8 +71,9 @@ impl Engine {
         happened
     }
 
-    /// Writes pieces for a session; returns whether there were any, and whether these were all.
-    fn feed(&mut self, session: u32, ring: RingName) -> (bool, bool) {
+    /// Writes pieces for a session, whose packets have this id; returns whether there were any, and
+    /// whether these were all.
+    fn feed(&mut self, session: u32, id: u64) -> (bool, bool) {
         if self.state.controls.of(session).is_refused() {
             // A segment waits for space, and pieces would take it.
             return (false, false);
@@ -86,7 +87,7 @@ impl Engine {
                 0 => &[],
                 _ => state.completions.bytes_of(place, &mut state.scratch),
             };
-            if !self.driver.write_piece(ring.session, &header, bytes) {
+            if !self.driver.write_piece(id, &header, bytes) {
                 state.rings.note_full();
                 return (written > 0, false);
             }

@@ -171,11 +171,11 @@ impl SessionRendezvous {
         if self.ring != Some(ring) || (is_late && !planted!(AwaitDroppedPieces)) {
             return false;
         }
-        let Some((pulling, _)) = cx.shared.operations.pulling(cx.slot, id) else { return false };
-        if !pulling.begin_unsolicited(ring) {
-            return false;
+        let pulled = cx.shared.operations.pulling(cx.slot, id);
+        let is_taken = pulled.is_some_and(|(pulling, _)| pulling.begin_unsolicited(ring));
+        if is_taken {
+            self.unsolicited.add(number, id, &cx.shared.operations);
         }
-        self.unsolicited.add(number, id, &cx.shared.operations);
-        true
+        is_taken
     }
 }

@@ -254,12 +254,12 @@ impl Session {
 
     /// Returns the next piece for the ring. [`SessionRendezvous::handle_piece_written`] removes it.
     pub(crate) fn next_piece(&mut self, mut cx: Cx<'_>) -> Option<PieceSend> {
+        let ring = self.rendezvous.ring?;
         let most = if rare!("a piece of one byte", 10) {
             1
         } else {
             cx.shared.rendezvous.limits.piece_bytes()
         };
-        let ring = self.rendezvous.ring?;
         let range = self.next_granted(&mut cx, ring)?;
         let QueuedRange { operation, of, offset, length, .. } = range;
         let flags = match of {
