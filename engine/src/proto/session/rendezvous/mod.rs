@@ -23,15 +23,15 @@
 //! | a ring in shared memory | all of it at once | [`granted`] | [`pull::ring`] |
 //! | the sender's memory | nothing: the receiver reads it itself | none | [`pull::cma`] |
 //!
-//! The receiver chooses it when a pull begins (`SessionRendezvous::begin_pull`, `carrier_of`):
-//! the memory if the sender has announced it, else a ring if there is one, else what the session
-//! has for all (lanes or datagrams). Everything that differs is asked of the carrier: how a pull
+//! The receiver chooses it when a pull begins (`SessionRendezvous::begin_pull`, `carrier_of`): the
+//! memory if the sender has announced it, else a ring if there is one, else what the session has
+//! for all (lanes or datagrams). Everything that differs is asked of the carrier: how a pull
 //! begins, what is granted next, whether the rest is due when more has come, what is taken back
 //! when it ends, how much of a shared window a receive takes; at the sender, whether a grant is
 //! accepted. An ended carrier is replaced in one place, too (`replace_carrier`); of an ended lane
-//! only single ranges are granted again, on another one. Rings and datagrams take ranges in
-//! parts, as there is space: what is common to both is in [`granted`]. Checks of arriving bytes
-//! and the calls that move them differ in all four, and are no part of the trait.
+//! only single ranges are granted again, on another one. Rings and datagrams take ranges in parts,
+//! as there is space: what is common to both is in [`granted`]. Checks of arriving bytes and the
+//! calls that move them differ in all four, and are no part of the trait.
 //!
 //! [`queue`] has the order in which messages are granted, [`granting`] the grants, [`pulling`] what
 //! a receive waits for.
