@@ -6,7 +6,9 @@ use super::engine::{FuzzedEngine, SOUND_CONTEXT, SOUND_ENDPOINT, config};
 use crate::proto::effects::Ended;
 use crate::proto::failure::PeerFailure;
 use crate::proto::receive::ReceiveRequest;
+use crate::proto::session::segments::window::FRAMES_MAX;
 use crate::proto::sim::{eager, receive_request};
+use crate::wire::frame::KIND_REPLY;
 use crate::wire::{Eager, Frame};
 
 impl FuzzedEngine {
@@ -26,16 +28,19 @@ impl FuzzedEngine {
         let held_max = 2 * config.unexpected_bytes + 64 * config.unexpected_messages;
         assert!(core.shared.unexpected.held_bytes().0 as u64 <= held_max);
         for (_, session) in core.sessions.iter() {
-            // At most one reply per operation and message, one grant or refusal per lane.
+            // At most one answer per operation and message, one grant or refusal per lane. Replies
+            // to one-sided operations need no operation here: their limit is that of all answers.
             let answers = config.operations_max + config.envelope_credits as usize;
             let grants = config.bulk_lanes_max * (1 + config.horizon_chunks as usize);
-            let count = session.segments().control().len();
-            let kinds = session.segments().control().iter().map(|it| it.as_frame()[0]);
-            assert!(
-                count <= answers + grants + 1,
-                "{count} frames wait for the peer: {:?}",
-                kinds.collect::<Vec<_>>()
-            );
+            let (replies, others): (Vec<u8>, Vec<u8>) = session
+                .segments()
+                .control()
+                .iter()
+                .map(|frame| frame.as_frame()[0])
+                .partition(|&kind| kind == KIND_REPLY);
+            assert!(others.len() <= answers + grants + 1, "frames wait for the peer: {others:?}");
+            let replies_max = 4 * config.operations_max + 2 * FRAMES_MAX as usize;
+            assert!(replies.len() <= replies_max, "{} replies wait for the peer", replies.len());
             assert!(session.lanes().ids().len() <= config.bulk_lanes_max);
             assert!(session.waiting().len() <= config.send_queue_ops);
         }
