@@ -85,7 +85,8 @@ local LAYOUTS = {
     { "length", 8, "dec" },
   },
   grant = {
-    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" }, { "lane", 4, "dec" },
+    { "kind", 1, "dec" }, { "eager_class", 1, "dec" }, { "carrier", 1, "dec" },
+    { "reserved", 1, "hex" }, { "number", 4, "dec" },
     { "send_operation", 8, "hex" }, { "receive_operation", 8, "hex" }, { "offset", 8, "dec" },
     { "length", 4, "dec" }, { "chunk", 4, "dec" },
   },
@@ -94,7 +95,7 @@ local LAYOUTS = {
     { "reserved_2", 4, "hex" }, { "operation", 8, "hex" }, { "accepted", 8, "dec" },
   },
   refused = {
-    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" }, { "lane", 4, "dec" },
+    { "kind", 1, "dec" }, { "carrier", 1, "dec" }, { "reserved", 2, "hex" }, { "number", 4, "dec" },
     { "operation", 8, "hex" },
   },
   matched = {
@@ -115,7 +116,8 @@ local LAYOUTS = {
     { "reserved", 1, "hex" }, { "reserved_2", 2, "hex" }, { "reserved_3", 4, "hex" },
   },
   lane_lost = {
-    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" }, { "lane", 4, "dec" },
+    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "segment_bytes", 2, "dec" },
+    { "lane", 4, "dec" },
   },
   process_query = {
     { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" },

@@ -211,7 +211,8 @@ impl Completions {
         read: impl FnOnce(&mut [u8]),
     ) -> bool {
         let count = arrival.length as usize;
-        // SAFETY: `to` is valid for writes of `count` bytes, and exclusive.
+        // SAFETY: `to` is valid for writes of `count` bytes, and exclusive; users pass memory that
+        // is initialized.
         let copy = |to| read(unsafe { std::slice::from_raw_parts_mut(to, count) });
         self.deliver_plain(id, count, arrival, copy)
     }

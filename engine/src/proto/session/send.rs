@@ -301,7 +301,7 @@ impl Core {
     pub(crate) fn stage(&mut self, id: Id) -> Staged<'_> {
         let slot = self.shared.operations.slot_of(id);
         let entered = debug_assert_some!(self.enter(slot), "a send that waits has a session");
-        let Some((session, cx)) = entered else { return Staged::Blocked };
+        let Some((session, mut cx)) = entered else { return Staged::Blocked };
         match cx.shared.operations.get(id).map(|operation| &operation.state) {
             Some(OperationState::QueuedRequest(_)) => {
                 session.one_sided.stage_request(cx, &mut session.segments, id)
@@ -313,6 +313,8 @@ impl Core {
             }
             state => {
                 debug_assert!(false, "{state:?} is no state of what waits");
+                // Other sessions are not to wait for it.
+                cx.remove_work(Work::Stage);
                 Staged::Blocked
             }
         }

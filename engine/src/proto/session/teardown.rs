@@ -42,7 +42,12 @@ impl Core {
         failure: PeerFailure,
         effects: &mut impl Effects,
     ) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let Some(session) = self.sessions.at_mut(slot as usize) else {
+            // Its failure names the defect, and there is nothing else to report it by.
+            let me = self.shared.engine();
+            tracing::error!(me, slot, %failure, "no session here has failed");
+            return;
+        };
         let may_lose_completed = session.segments.may_lose_completed();
         if session.ending.failure().is_some() {
             return;

@@ -20,7 +20,7 @@
 //! |---|---|---|---|
 //! | TCP lanes | chunks, on the lane that delivers each first | of the lane | [`pull::lanes`] |
 //! | datagrams, without lanes | chunks, in one window | [`granted`] | [`pull::datagrams`] |
-//! | a ring in shared memory | all of it at once | [`granted`] | [`pull::ring`] |
+//! | a ring in shared memory | all, or not ([`unsolicited`]) | [`granted`] | [`pull::ring`] |
 //! | the sender's memory | nothing: the receiver reads it itself | none | [`pull::cma`] |
 //!
 //! The receiver chooses it when a pull begins (`SessionRendezvous::begin_pull`, `carrier_of`): the
@@ -447,7 +447,9 @@ impl Core {
                 } else {
                     serving.done = Some(done.accepted.get());
                 }
+                let unsolicited = serving.unsolicited();
                 self.finish_serving(id, effects);
+                self.with(slot, |it, _| it.rendezvous.note_arrived(unsolicited));
             }
             OperationState::AwaitMatch if is_abandoned => {
                 let remote = operation.remote;

@@ -13,7 +13,10 @@ pub(crate) struct Serving {
     has_pieces: bool,
     /// It was sent in unsolicited pieces, and is not granted yet.
     is_unsolicited: bool,
-    /// The RTS contained the location of the message: the peer may be reading it ([`super::cma`]).
+    /// Messages of the session that were sent in unsolicited pieces before it, itself included.
+    unsolicited: u64,
+    /// The RTS contained the location of the message: the peer may be reading it
+    /// ([`super::pull::cma`]).
     is_readable: bool,
     /// DONE was received, with this many bytes accepted.
     pub(super) done: Option<u64>,
@@ -36,9 +39,15 @@ impl Serving {
         Self { is_readable, ..Self::default() }
     }
 
-    /// Notes that it is sent in unsolicited pieces.
-    pub(in crate::proto) fn note_unsolicited(&mut self) {
-        self.is_unsolicited = true;
+    /// Notes whether it is sent in unsolicited pieces, as the last one of `count` messages, or
+    /// after them.
+    pub(in crate::proto) fn note_unsolicited(&mut self, is_unsolicited: bool, count: u64) {
+        (self.is_unsolicited, self.unsolicited) = (is_unsolicited, count);
+    }
+
+    /// Returns that number of messages.
+    pub(super) fn unsolicited(&self) -> u64 {
+        self.unsolicited
     }
 
     /// Returns whether the peer grants it for the first time, although it was sent in unsolicited

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! That saves a round trip where a receive is posted, as is usual, and copies in vain where none
-//! is: after a grant for such a message the next ones wait for theirs, too.
+//! is. So a few messages at most go so beyond the newest that has arrived, and after a grant for
+//! one of them the next ones wait for theirs, too.
 //!
 //! The receiver takes such pieces if none of this message, nor of a later one, has come before its
 //! match: then all of them are still to come, as its sender writes all, or states with a piece
@@ -27,23 +28,27 @@ use crate::proto::operations::Operations;
 use crate::proto::table::Id;
 use crate::wire::UnsolicitedPieces;
 
-/// Longest message that is sent so, in bytes: what is copied in vain at most.
+/// Longest message that is sent so, in bytes.
 const BYTES_MAX: u64 = 256 << 10;
 
-/// Ranges for the ring that wait, up to which another message is sent so.
-const QUEUED_MAX: usize = 64;
+/// Messages that are sent so beyond the newest that has arrived: so many are copied in vain at
+/// most, and are before a granted one in the queue.
+const BEYOND_ARRIVED_MAX: u64 = 16;
 
 /// Messages that wait for their grants after one whose pieces were dropped.
 const GRANTED_AFTER_DROP: u32 = 16;
 
-/// Number of receives up to which ended ones are not searched for.
-const RECEIVES_USUAL: usize = 64;
+/// Receives that take unsolicited pieces at a time, several times what a sender of this version
+/// needs: others are granted.
+const RECEIVES_MAX: usize = 64;
 
 /// Messages of a session that are sent or received in unsolicited pieces.
 #[derive(Debug, Default)]
 pub(super) struct Unsolicited {
     /// Number of the next message of this side.
     next: u64,
+    /// All before this number have arrived, or later messages have.
+    arrived_before: u64,
     /// Its next messages that wait for their grants.
     waiting: u32,
     /// The peer's messages before this number are granted if they match now: a piece has come of
@@ -55,7 +60,7 @@ pub(super) struct Unsolicited {
 
 impl AtRest for Unsolicited {
     const AT_REST: &'static Self =
-        &Self { next: 0, waiting: 0, granted_before: 0, receives: Vec::new() };
+        &Self { next: 0, arrived_before: 0, waiting: 0, granted_before: 0, receives: Vec::new() };
 }
 
 impl Unsolicited {
@@ -80,12 +85,12 @@ impl Unsolicited {
         self.receives = Vec::new();
     }
 
-    /// Lets the receive `id` take the pieces of message `number`.
-    fn add(&mut self, number: u64, id: Id, operations: &Operations) {
-        if self.receives.len() > 2 * operations.len() + RECEIVES_USUAL {
+    /// Returns whether another receive may take unsolicited pieces; drops those that have ended.
+    fn has_room(&mut self, operations: &Operations) -> bool {
+        if self.receives.len() >= RECEIVES_MAX {
             self.receives.retain(|&(_, id)| operations.get(id).is_some());
         }
-        self.receives.push((number, id));
+        self.receives.len() < RECEIVES_MAX
     }
 
     /// Frees memory that is not used.
@@ -102,14 +107,15 @@ impl SessionRendezvous {
     /// grant. `None`: it waits for one.
     pub(in crate::proto::session) fn unsolicited(&self, length: u64) -> Option<UnsolicitedPieces> {
         let RingCarrier(ring) = self.ring?;
+        let Unsolicited { next, arrived_before, waiting, .. } = *self.unsolicited;
         if length > BYTES_MAX
-            || self.unsolicited.waiting > 0
-            || self.granted.pieces.len() >= QUEUED_MAX
+            || waiting > 0
+            || next >= arrived_before + BEYOND_ARRIVED_MAX
             || rare!("a message that waits for its grant", 3)
         {
             return None;
         }
-        Some(UnsolicitedPieces { ring: ring.into(), number: self.unsolicited.next.into() })
+        Some(UnsolicitedPieces { ring: ring.into(), number: next.into() })
     }
 
     /// Sends the message of operation `id` in the pieces that [`Self::unsolicited`] has returned,
@@ -139,10 +145,19 @@ impl SessionRendezvous {
         self.unsolicited.waiting = u32::MAX;
     }
 
-    /// Notes that a message waits for its grant.
-    pub(in crate::proto::session) fn note_solicited(&mut self) {
+    /// Notes that a message waits for its grant. Returns the number of messages before it that were
+    /// sent in unsolicited pieces.
+    pub(in crate::proto::session) fn note_solicited(&mut self) -> u64 {
+        let Some(unsolicited) = self.unsolicited.get_mut() else { return 0 };
+        unsolicited.waiting = unsolicited.waiting.saturating_sub(1);
+        unsolicited.next
+    }
+
+    /// Notes that a message has arrived, the last one of so many that were sent in unsolicited
+    /// pieces, or a later one.
+    pub(super) fn note_arrived(&mut self, count: u64) {
         if let Some(unsolicited) = self.unsolicited.get_mut() {
-            unsolicited.waiting = unsolicited.waiting.saturating_sub(1);
+            unsolicited.arrived_before = unsolicited.arrived_before.max(count);
         }
     }
 
@@ -171,10 +186,13 @@ impl SessionRendezvous {
         if self.ring != Some(ring) || (is_late && !planted!(AwaitDroppedPieces)) {
             return false;
         }
+        if !self.unsolicited.has_room(&cx.shared.operations) {
+            return false;
+        }
         let pulled = cx.shared.operations.pulling(cx.slot, id);
         let is_taken = pulled.is_some_and(|(pulling, _)| pulling.begin_unsolicited(ring));
         if is_taken {
-            self.unsolicited.add(number, id, &cx.shared.operations);
+            self.unsolicited.receives.push((number, id));
         }
         is_taken
     }

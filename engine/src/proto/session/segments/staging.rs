@@ -30,9 +30,10 @@ use crate::wire::{DATA_BYTES, Eager, Rts, UnsolicitedPieces};
 #[derive(Clone, Copy)]
 struct Course {
     route: Route,
-    /// Payload in the envelope's frame: a [`crate::wire::CmaSource`] if it is read from memory.
+    /// Payload in the envelope's frame: a [`crate::wire::CmaSource`] if it is read from memory, or
+    /// an [`UnsolicitedPieces`].
     payload: usize,
-    /// The pieces that follow, which are in the frame as well.
+    /// The pieces that follow without a grant.
     unsolicited: Option<UnsolicitedPieces>,
     /// Its frames go on the stream.
     is_long: bool,
@@ -265,7 +266,11 @@ impl Session {
         let operation = cx.shared.operations.get(id);
         let request = operation.and_then(|it| it.send_request(level, &cx.shared.peers));
         let request = debug_assert_some!(request, "operations end before their peer is removed");
-        let Some((request, target)) = request else { return Staged::Blocked };
+        let Some((request, target)) = request else {
+            // Other sessions are not to wait for it.
+            cx.remove_work(Work::Stage);
+            return Staged::Blocked;
+        };
         let unsolicited = self.rendezvous.unsolicited(request.length);
         let staged = self.segments.stage_frame(&mut cx, id, (&request, target), unsolicited);
         let Some(staged) = staged else {
@@ -277,11 +282,15 @@ impl Session {
         let (segment, course) = staged;
         let is_pulled = course.is_pulled();
         let completes = !is_pulled && level == CompletionLevel::Inject;
-        if let Some(pieces) = course.unsolicited {
-            self.rendezvous.send_unsolicited(&mut cx, id, (request.length, request.hint), pieces);
-        } else if is_pulled {
-            self.rendezvous.note_solicited();
-        }
+        let unsolicited = match course.unsolicited {
+            Some(pieces) => {
+                let message = (request.length, request.hint);
+                self.rendezvous.send_unsolicited(&mut cx, id, message, pieces);
+                pieces.number.get() + 1
+            }
+            None if is_pulled => self.rendezvous.note_solicited(),
+            None => 0,
+        };
         let operations = &mut cx.shared.operations;
         if completes {
             operations.remove(id);
@@ -289,9 +298,7 @@ impl Session {
             operation.state = match (course.route, level) {
                 (Route::Pull(_), _) => {
                     let mut serving = Serving::new(course.is_read());
-                    if course.unsolicited.is_some() {
-                        serving.note_unsolicited();
-                    }
+                    serving.note_unsolicited(course.unsolicited.is_some(), unsolicited);
                     OperationState::AwaitPull(serving)
                 }
                 (_, CompletionLevel::Match) => OperationState::AwaitMatch,

@@ -206,8 +206,9 @@ impl SessionRendezvous {
         let is_late = |it: &Pulling| !it.is_on(ring) && !planted!(TakeLatePiece);
         let found = found.filter(|(_, (it, _))| !is_late(it));
         let Some((operation, (pulling, _))) = found else {
-            cx.shared.note_stale_frame();
-            if !is_granted && self.ring == Some(ring) {
+            if is_granted {
+                cx.shared.note_stale_frame();
+            } else if self.ring == Some(ring) {
                 self.unsolicited.remove(number);
             }
             return Ok(None);

