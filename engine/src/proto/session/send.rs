@@ -313,7 +313,7 @@ impl Core {
             }
             state => {
                 debug_assert!(false, "{state:?} is no state of what waits");
-                // Other sessions are not to wait for it.
+                // Otherwise the sends of other sessions would never be staged.
                 cx.remove_work(Work::Stage);
                 Staged::Blocked
             }

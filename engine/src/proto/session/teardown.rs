@@ -43,9 +43,9 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let Some(session) = self.sessions.at_mut(slot as usize) else {
-            // Its failure names the defect, and there is nothing else to report it by.
+            // There is no session left to report the defect.
             let me = self.shared.engine();
-            tracing::error!(me, slot, %failure, "no session here has failed");
+            tracing::error!(me, slot, %failure, "a session that does not exist has failed");
             return;
         };
         let may_lose_completed = session.segments.may_lose_completed();

@@ -447,9 +447,9 @@ impl Core {
                 } else {
                     serving.done = Some(done.accepted.get());
                 }
-                let unsolicited = serving.unsolicited();
+                let count = serving.unsolicited_count();
                 self.finish_serving(id, effects);
-                self.with(slot, |it, _| it.rendezvous.note_arrived(unsolicited));
+                self.with(slot, |it, _| it.rendezvous.note_arrived(count));
             }
             OperationState::AwaitMatch if is_abandoned => {
                 let remote = operation.remote;

@@ -14,7 +14,7 @@ pub(crate) struct Serving {
     /// It was sent in unsolicited pieces, and is not granted yet.
     is_unsolicited: bool,
     /// Messages of the session that were sent in unsolicited pieces before it, itself included.
-    unsolicited: u64,
+    unsolicited_count: u64,
     /// The RTS contained the location of the message: the peer may be reading it
     /// ([`super::pull::cma`]).
     is_readable: bool,
@@ -42,12 +42,13 @@ impl Serving {
     /// Notes whether it is sent in unsolicited pieces, as the last one of `count` messages, or
     /// after them.
     pub(in crate::proto) fn note_unsolicited(&mut self, is_unsolicited: bool, count: u64) {
-        (self.is_unsolicited, self.unsolicited) = (is_unsolicited, count);
+        (self.is_unsolicited, self.unsolicited_count) = (is_unsolicited, count);
     }
 
-    /// Returns that number of messages.
-    pub(super) fn unsolicited(&self) -> u64 {
-        self.unsolicited
+    /// Returns how many messages of the session were sent in unsolicited pieces before it, itself
+    /// included.
+    pub(super) fn unsolicited_count(&self) -> u64 {
+        self.unsolicited_count
     }
 
     /// Returns whether the peer grants it for the first time, although it was sent in unsolicited

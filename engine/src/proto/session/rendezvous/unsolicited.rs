@@ -11,12 +11,12 @@
 //! ```
 //!
 //! That saves a round trip where a receive is posted, as is usual, and copies in vain where none
-//! is. So a few messages at most go so beyond the newest that has arrived, and after a grant for
-//! one of them the next ones wait for theirs, too.
+//! is. Two limits apply: only a few messages are sent unsolicited beyond the newest one that has
+//! arrived, and after a grant for an unsolicited message the next ones wait for their grants.
 //!
-//! The receiver takes such pieces if none of this message, nor of a later one, has come before its
-//! match: then all of them are still to come, as its sender writes all, or states with a piece
-//! without bytes that it does not. Otherwise it grants the message.
+//! The receiver takes the pieces if none of this message, nor of a later one, has come before its
+//! match: then all of them are still to come, since the sender writes all, or ends them with a
+//! piece without bytes. Otherwise it grants the message.
 
 use super::super::late::AtRest;
 use super::SessionRendezvous;
@@ -28,11 +28,11 @@ use crate::proto::operations::Operations;
 use crate::proto::table::Id;
 use crate::wire::UnsolicitedPieces;
 
-/// Longest message that is sent so, in bytes.
+/// Longest message that is sent unsolicited, in bytes.
 const BYTES_MAX: u64 = 256 << 10;
 
-/// Messages that are sent so beyond the newest that has arrived: so many are copied in vain at
-/// most, and are before a granted one in the queue.
+/// Messages that are sent unsolicited beyond the newest one that has arrived: the limit on what is
+/// copied in vain, and on what is before a granted message in the queue.
 const BEYOND_ARRIVED_MAX: u64 = 16;
 
 /// Messages that wait for their grants after one whose pieces were dropped.
@@ -47,9 +47,9 @@ const RECEIVES_MAX: usize = 64;
 pub(super) struct Unsolicited {
     /// Number of the next message of this side.
     next: u64,
-    /// All before this number have arrived, or later messages have.
+    /// Number after the newest message of this side that has arrived.
     arrived_before: u64,
-    /// Its next messages that wait for their grants.
+    /// How many of the next messages of this side wait for their grants.
     waiting: u32,
     /// The peer's messages before this number are granted if they match now: a piece has come of
     /// the one before it, on this ring or another.
@@ -153,8 +153,8 @@ impl SessionRendezvous {
         unsolicited.next
     }
 
-    /// Notes that a message has arrived, the last one of so many that were sent in unsolicited
-    /// pieces, or a later one.
+    /// Notes that a message has arrived: the last one of `count` that were sent in unsolicited
+    /// pieces, or a later one that was granted.
     pub(super) fn note_arrived(&mut self, count: u64) {
         if let Some(unsolicited) = self.unsolicited.get_mut() {
             unsolicited.arrived_before = unsolicited.arrived_before.max(count);

@@ -267,7 +267,7 @@ impl Session {
         let request = operation.and_then(|it| it.send_request(level, &cx.shared.peers));
         let request = debug_assert_some!(request, "operations end before their peer is removed");
         let Some((request, target)) = request else {
-            // Other sessions are not to wait for it.
+            // Otherwise the sends of other sessions would never be staged.
             cx.remove_work(Work::Stage);
             return Staged::Blocked;
         };
@@ -282,7 +282,7 @@ impl Session {
         let (segment, course) = staged;
         let is_pulled = course.is_pulled();
         let completes = !is_pulled && level == CompletionLevel::Inject;
-        let unsolicited = match course.unsolicited {
+        let unsolicited_count = match course.unsolicited {
             Some(pieces) => {
                 let message = (request.length, request.hint);
                 self.rendezvous.send_unsolicited(&mut cx, id, message, pieces);
@@ -298,7 +298,7 @@ impl Session {
             operation.state = match (course.route, level) {
                 (Route::Pull(_), _) => {
                     let mut serving = Serving::new(course.is_read());
-                    serving.note_unsolicited(course.unsolicited.is_some(), unsolicited);
+                    serving.note_unsolicited(course.unsolicited.is_some(), unsolicited_count);
                     OperationState::AwaitPull(serving)
                 }
                 (_, CompletionLevel::Match) => OperationState::AwaitMatch,

@@ -23,8 +23,9 @@
 
 use super::super::super::Session;
 use super::super::SessionRendezvous;
-use super::super::granted::RangeQueue;
-use super::super::granted::{GrantedRanges, NewRange, QueuedRange, RangeCarrier, RangeOf};
+use super::super::granted::{
+    GrantedRanges, NewRange, QueuedRange, RangeCarrier, RangeOf, RangeQueue,
+};
 use super::super::pulling::{PullState, Pulling};
 use super::super::queue::Class;
 use super::super::serving::Serving;
@@ -45,7 +46,7 @@ const RANGE_BYTES_MAX: u64 = 1 << 30;
 pub(crate) struct PieceSend {
     pub(crate) operation: Id,
     pub(crate) offset: u64,
-    /// 0: its send has ended, and the receiver is to know.
+    /// 0: a piece that ends a message in unsolicited pieces, whose send has ended.
     pub(crate) length: usize,
     pub(crate) header: PieceHeader,
 }
