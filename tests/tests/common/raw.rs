@@ -33,7 +33,7 @@ impl Wire {
     pub(crate) fn open(nic: &str) -> Self {
         let name = CString::new(nic).unwrap();
         // SAFETY: the string ends in NUL, the descriptor is new, and the address, plain numbers of
-        // which zero is one, is as large as said.
+        // which zero is one, has the length passed.
         unsafe {
             let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             let raw = libc::socket(libc::AF_PACKET, kind, 0);
@@ -54,7 +54,7 @@ impl Wire {
         loop {
             let room = &mut self.buffer;
             let at = room.as_mut_ptr().cast();
-            // SAFETY: the buffer is as large as said.
+            // SAFETY: `at` is valid for writes of `room.len()` bytes.
             let length = unsafe { libc::recv(self.socket.as_raw_fd(), at, room.len(), 0) };
             let length = usize::try_from(length).ok()?;
             let is_train = self.header_bytes > 0 && self.buffer[GSO_TYPE] != 0;
@@ -87,7 +87,7 @@ impl Wire {
     fn set_option(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
         let at = (&raw const value).cast();
         let length = size_of_val(&value) as u32;
-        // SAFETY: the value is as large as said.
+        // SAFETY: the value has the length passed.
         let set = unsafe { libc::setsockopt(self.socket.as_raw_fd(), level, option, at, length) };
         assert_eq!(set, 0, "{}", io::Error::last_os_error());
     }
@@ -101,7 +101,7 @@ impl Wire {
         let room = &mut self.buffer;
         let mut control = Control([0; 64]);
         let mut vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-        // SAFETY: zero is a valid header, all buffers are as large as said and outlive the call,
+        // SAFETY: zero is a valid header, all buffers have the lengths passed and outlive the call,
         // and of control messages only those are read that the kernel wrote whole.
         unsafe {
             let mut header: libc::msghdr = std::mem::zeroed();
@@ -142,7 +142,7 @@ impl Wire {
     pub(crate) fn send(&self, frame: &[u8]) -> bool {
         // A header of zeros asks for nothing.
         let frame = [&[0; VNET_HEADER_BYTES][..self.header_bytes], frame].concat();
-        // SAFETY: the frame is as large as said.
+        // SAFETY: the frame has the length passed.
         let sent =
             unsafe { libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
         sent == frame.len() as isize
