@@ -143,7 +143,10 @@ pub(super) struct Guard<E: EngineRef> {
 impl<E: EngineRef> Guard<E> {
     /// From here on the endpoint may not end without its operations.
     pub(super) fn note_borrowed(&self) {
-        self.has_borrowed.store(true, Ordering::Relaxed);
+        // Threads that post at the same time share the line until it is written.
+        if !self.has_borrowed() {
+            self.has_borrowed.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn has_borrowed(&self) -> bool {

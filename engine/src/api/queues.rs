@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::blocking::deadline_of;
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
-use super::mode::{Attached, EndpointParts, Queues};
+use super::mode::{Attached, EndpointParts, Queues, Shared};
 use crate::progress::posting::PostTarget;
 use crate::progress::wait_object::WaitObject;
 use crate::telemetry::Counters;
@@ -128,6 +128,38 @@ impl<M: Attached> CompletionQueue<M> {
         }
         let queues = [&self.queue].into_iter();
         self.engine.wait_for_queues(queues, into, limit, deadline_of(timeout))
+    }
+}
+
+impl CompletionQueue<Shared> {
+    /// Makes progress once, and passes completions to `take`, oldest first, until
+    /// it returns `false` or has got `limit` of them; returns their number. They are moved once,
+    /// where [`Self::read`] moves them to a vector first.
+    ///
+    /// `take` must not read this queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the driver has failed.
+    #[inline]
+    pub fn read_each(
+        &self,
+        limit: usize,
+        take: impl FnMut(Completion) -> bool,
+    ) -> Result<usize, Error> {
+        self.engine.progress()?;
+        Ok(self.queue.take_each(limit, take))
+    }
+
+    /// Like [`Self::read_each`], without making progress.
+    ///
+    /// # Panics
+    ///
+    /// In a child of `fork` that inherited the queue.
+    #[inline]
+    pub fn read_each_ready(&self, limit: usize, take: impl FnMut(Completion) -> bool) -> usize {
+        self.engine.refuse_inherited_queue();
+        self.queue.take_each(limit, take)
     }
 }
 

@@ -167,10 +167,12 @@ impl<M: Attached> Endpoint<M> {
         // SAFETY: the caller guarantees that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
         let request = self.receive_request(&selector, shape.len());
-        let memory = Memory { buffer: None, shape };
-        let open = self.open();
+        let (open, to) = (self.open(), self.received_to(&options));
         open.guard.note_borrowed();
-        let posted = open.engine.posts().post_receive(&request, memory, self.received_to(&options));
+        if let Some(span) = shape.as_span() {
+            return open.engine.posts().post_into(&request, &mut ReceiveMemory::borrowed(span), to);
+        }
+        let posted = open.engine.posts().post_receive(&request, Memory { buffer: None, shape }, to);
         posted.map_err(|(error, _)| error)
     }
 }

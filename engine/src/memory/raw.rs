@@ -25,6 +25,7 @@ impl RawSpan {
         Self { ptr: ptr.cast_mut(), len }
     }
 
+    #[inline]
     fn check(self, index: usize) -> Result<Self, MemoryError> {
         let wraps = self.ptr.addr().checked_add(self.len).is_none();
         if self.len > 0 && (self.ptr.is_null() || wraps || self.len > isize::MAX as usize) {
@@ -48,7 +49,20 @@ impl RawSpan {
 /// Until the operation that uses the shape has completed, every span is live memory; the operation
 /// may read it, and when it receives, write it, while nothing else accesses it. Overlapping
 /// spans of a receive get bytes of one of the pieces each, unspecified which.
+#[inline]
 pub(crate) unsafe fn raw_shape(spans: &[RawSpan]) -> Result<Shape, MemoryError> {
+    match spans {
+        // No bytes may be at any address.
+        [span] if span.len > 0 => {
+            span.check(0)?;
+            Ok(Shape::contiguous(span.ptr, span.len))
+        }
+        _ => raw_list(spans),
+    }
+}
+
+/// The shape of no or several spans.
+fn raw_list(spans: &[RawSpan]) -> Result<Shape, MemoryError> {
     let mut len = 0usize;
     for (index, span) in spans.iter().enumerate() {
         len = len.checked_add(span.check(index)?.len).ok_or(MemoryError::LayoutOverflow)?;

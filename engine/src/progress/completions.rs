@@ -459,10 +459,12 @@ impl Completions {
         }
     }
 
-    /// Returns whether a waiter outside of the engine has an event.
+    /// Takes the classes of waiters outside of the engine that have an event; `None`, and nothing
+    /// is taken, if there are tasks among these waiters.
     #[inline]
-    pub(crate) fn has_wakeups(&self) -> bool {
-        !self.wakeups.is_empty()
+    pub(crate) fn take_classes(&mut self) -> Option<u32> {
+        let Wakeups { classes, wakers } = &mut self.wakeups;
+        wakers.is_empty().then(|| std::mem::take(classes))
     }
 
     /// Takes the waiters outside of the engine that have an event.

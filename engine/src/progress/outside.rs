@@ -38,6 +38,13 @@ impl OutsideQueue {
     pub(crate) fn take(&self, into: &mut Vec<Completion>, limit: usize) -> usize {
         self.entries.take(into, limit)
     }
+
+    /// Passes the oldest completions to `take`, at most `limit`, until it returns `false`; returns
+    /// their number. `take` must not read this queue.
+    #[inline]
+    pub(crate) fn take_each(&self, limit: usize, take: impl FnMut(Completion) -> bool) -> usize {
+        self.entries.take_each(limit, take)
+    }
 }
 
 /// The completion of one operation, for the holder of the other half.

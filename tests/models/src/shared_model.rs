@@ -357,8 +357,14 @@ fn readers_take_each_entry_once_and_in_order() {
         };
         let other = thread::spawn(reader(Arc::clone(&queue)));
         // Into the third chunk, while the first goes back.
-        (0..5).for_each(|number| writer.push(Box::new(number)));
-        let mine = reader(Arc::clone(&queue))();
+        (0..5).for_each(|number| writer.push(|| Box::new(number)));
+        let mut mine = Vec::new();
+        for _ in 0..2 {
+            queue.take_each(2, |entry| {
+                mine.push(entry);
+                true
+            });
+        }
         let others = other.join().unwrap();
         let mut left = Vec::new();
         queue.take(&mut left, 5);
@@ -392,7 +398,7 @@ fn an_entry_that_is_notified_is_seen_by_who_sleeps() {
             }
         });
         for number in 0..3 {
-            writer.push(number);
+            writer.push(|| number);
             waiters.notify_all(Keys::of(3));
         }
         assert_eq!(reader.join().unwrap(), [0, 1, 2]);

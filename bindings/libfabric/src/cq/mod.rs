@@ -126,7 +126,11 @@ impl Cq {
             // SAFETY: the caller promises room, of which each entry takes its bytes; a format is
             // the beginning of the whole.
             unsafe {
-                at.copy_from_nonoverlapping((&raw const whole).cast(), self.entry_bytes);
+                if self.entry_bytes == size_of::<fi_cq_tagged_entry>() {
+                    at.cast::<fi_cq_tagged_entry>().write_unaligned(whole);
+                } else {
+                    at.copy_from_nonoverlapping((&raw const whole).cast(), self.entry_bytes);
+                }
                 at = at.add(self.entry_bytes);
             }
             if !source_at.is_null() {

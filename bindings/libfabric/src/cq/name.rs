@@ -48,11 +48,13 @@ impl Record {
     }
 
     /// The `user_data` of the operation: given to the engine once, and freed by [`forget`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn into_user_data(self) -> u64 {
-        if self.is_plain() {
-            return self.context as u64;
-        }
+        if self.is_plain() { self.context as u64 } else { self.keep() }
+    }
+
+    #[inline(never)]
+    fn keep(self) -> u64 {
         if self.is_injected && self.count.is_none() {
             return INJECTED;
         }

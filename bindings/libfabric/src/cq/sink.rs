@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use ringrail::{Completion, CompletionQueue, Shared};
 
 use super::entry::{Entry, entry_of};
@@ -39,8 +39,6 @@ pub(crate) struct Sink {
 struct Read {
     /// Entries that were taken off the engine and not by the application, oldest first.
     pending: VecDeque<Entry>,
-    /// Empty between two calls.
-    taken: Vec<Completion>,
     /// The last call of [`Sink::read`] gave something.
     is_sated: bool,
     /// The thread that got `-FI_EAVAIL` for the oldest entry, and when.
@@ -49,7 +47,7 @@ struct Read {
 
 impl Sink {
     pub(crate) fn new(queue: CompletionQueue<Shared>, is_read: bool) -> Self {
-        let read = Mutex::new(Read { taken: Vec::with_capacity(BATCH), ..Read::default() });
+        let read = Mutex::default();
         let (is_signaled, process) = (AtomicBool::new(false), std::process::id());
         Self { queue, read, is_read, is_signaled, process }
     }
@@ -64,7 +62,7 @@ impl Sink {
     }
 
     fn lock(&self) -> MutexGuard<'_, Read> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+        self.read.lock()
     }
 
     /// Whether there is room for an entry of `FI_PEEK`.
@@ -92,20 +90,40 @@ impl Sink {
     #[inline]
     pub(crate) fn read(&self, count: usize, give: impl FnMut(Entry)) -> Result<usize, Errno> {
         let mut read = self.lock();
-        if read.pending.is_empty() {
-            let Read { taken, is_sated, .. } = &mut *read;
-            let limit = count.min(BATCH);
-            if !std::mem::take(is_sated) {
-                self.queue.read(taken, limit)?;
-            } else if self.queue.read_ready(taken, limit) == 0 {
-                return Err(Errno::AGAIN);
-            }
+        let read = &mut *read;
+        if !read.pending.is_empty() {
+            return read.give(count, give);
         }
-        let given = read.give(count, give);
-        read.is_sated = given.is_ok();
+        let mut given = 0;
+        let mut give = give;
+        let pending = &mut read.pending;
+        let take = |completion: Completion| {
+            // SAFETY: as in `keep`.
+            match unsafe { entry_of(&completion) } {
+                // What comes behind an error stays behind it.
+                Some(entry) if entry.failure.is_some() => {
+                    pending.push_back(entry);
+                    return false;
+                }
+                Some(entry) => {
+                    give(entry);
+                    given += 1;
+                }
+                None => {}
+            }
+            true
+        };
+        match std::mem::take(&mut read.is_sated) {
+            false => self.queue.read_each(count, take)?,
+            true => self.queue.read_each_ready(count, take),
+        };
         match given {
-            Err(Errno::AVAIL) if !read.report_once() => Err(Errno::AGAIN),
-            given => given,
+            0 if read.pending.is_empty() => Err(Errno::AGAIN),
+            0 => read.report(),
+            given => {
+                read.is_sated = true;
+                Ok(given)
+            }
         }
     }
 
@@ -134,7 +152,9 @@ impl Sink {
             // Without the lock: others read meanwhile.
             self.queue.wait(&mut taken, BATCH, Some(nap))?;
             let mut read = self.lock();
-            read.keep(taken.drain(..), self.is_read, |_| true);
+            for completion in taken.drain(..) {
+                read.keep(&completion, self.is_read);
+            }
             if !read.pending.is_empty() {
                 return Ok(());
             }
@@ -162,14 +182,15 @@ impl Sink {
         let mut read = self.lock();
         let mut happened = false;
         loop {
-            let Read { taken, .. } = &mut *read;
-            if self.queue.read(taken, BATCH)? == 0 {
+            let take = |completion: Completion| {
+                let is_wanted = is_wanted(completion.user_data);
+                read.keep(&completion, self.is_read && is_wanted);
+                true
+            };
+            if self.queue.read_each(BATCH, take)? == 0 {
                 return Ok(happened);
             }
             happened = true;
-            let mut taken = std::mem::take(&mut read.taken);
-            read.keep(taken.drain(..), self.is_read, &mut is_wanted);
-            read.taken = taken;
         }
     }
 
@@ -202,51 +223,39 @@ impl Read {
         !is_reported
     }
 
-    /// Keeps what was taken off the engine.
-    fn keep(
-        &mut self,
-        taken: impl Iterator<Item = Completion>,
-        is_read: bool,
-        mut is_wanted: impl FnMut(u64) -> bool,
-    ) {
-        for completion in taken {
-            let is_wanted = is_wanted(completion.user_data);
-            // SAFETY: what is posted to queues of this provider has its `user_data` of a record,
-            // and each completion is looked at once.
-            let entry = unsafe { entry_of(&completion) };
-            self.pending.extend(entry.filter(|_| is_read && is_wanted));
-        }
+    /// Counts what was taken off the engine, and keeps its entry if that `is_read`.
+    fn keep(&mut self, completion: &Completion, is_read: bool) {
+        // SAFETY: what is posted to queues of this provider has its `user_data` of a record, and
+        // each completion is looked at once.
+        let entry = unsafe { entry_of(completion) };
+        self.pending.extend(entry.filter(|_| is_read));
     }
 
-    #[inline]
+    /// Gives up to `count` of the entries that wait, up to an error.
+    #[cold]
     fn give(&mut self, count: usize, mut give: impl FnMut(Entry)) -> Result<usize, Errno> {
         let mut given = 0;
-        let Self { pending, taken, .. } = self;
         while given < count
-            && let Some(&entry) = pending.front().filter(|entry| entry.failure.is_none())
+            && let Some(&entry) = self.pending.front().filter(|entry| entry.failure.is_none())
         {
-            pending.pop_front();
+            self.pending.pop_front();
             give(entry);
             given += 1;
         }
-        for completion in taken.drain(..) {
-            // SAFETY: as in `keep`.
-            match unsafe { entry_of(&completion) } {
-                // What comes behind an error stays behind it.
-                Some(entry) if entry.failure.is_some() || !pending.is_empty() => {
-                    pending.push_back(entry);
-                }
-                Some(entry) => {
-                    give(entry);
-                    given += 1;
-                }
-                None => {}
-            }
-        }
+        self.is_sated = given > 0;
         match given {
-            0 if pending.front().is_some_and(|entry| entry.failure.is_some()) => Err(Errno::AVAIL),
+            0 if self.pending.front().is_some_and(|entry| entry.failure.is_some()) => self.report(),
             0 => Err(Errno::AGAIN),
             given => Ok(given),
+        }
+    }
+
+    /// Reports the error that is the oldest entry.
+    #[cold]
+    fn report(&mut self) -> Result<usize, Errno> {
+        match self.report_once() {
+            true => Err(Errno::AVAIL),
+            false => Err(Errno::AGAIN),
         }
     }
 }

@@ -79,6 +79,18 @@ struct Open {
     _queues: Vec<Arc<Cq>>,
 }
 
+impl Open {
+    /// The engine's endpoint.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::OPBADSTATE`]: it is being closed.
+    #[inline]
+    fn engine(&self) -> Result<&Endpoint<Shared>, Errno> {
+        self.endpoint.as_ref().ok_or(Errno::OPBADSTATE)
+    }
+}
+
 /// Where one direction ends.
 struct Side {
     sink: Arc<Sink>,
@@ -175,7 +187,7 @@ impl Ep {
     /// [`Errno::OPBADSTATE`] before.
     #[inline]
     pub(crate) fn engine(&self) -> Result<&Endpoint<Shared>, Errno> {
-        self.opened()?.endpoint.as_ref().ok_or(Errno::OPBADSTATE)
+        self.opened()?.engine()
     }
 
     pub(crate) fn domain(&self) -> &Arc<Domain> {

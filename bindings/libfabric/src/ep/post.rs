@@ -105,7 +105,7 @@ pub(super) fn level_of(flags: u64, usual: CompletionLevel) -> CompletionLevel {
 
 impl Side {
     /// How an operation with these flags is named, and whether the engine is to be silent.
-    #[inline]
+    #[inline(always)]
     pub(super) fn named(
         &self,
         flags: u64,
@@ -165,7 +165,7 @@ impl Ep {
         message: &Outgoing,
     ) -> Result<isize, Errno> {
         let open = self.opened()?;
-        let endpoint = self.engine()?;
+        let endpoint = open.engine()?;
         let Outgoing { to, envelope, data, context, flags } = *message;
         let peer = self.peer(open, to)?;
         let record = Record { context: context.addr(), ..Record::default() };
@@ -199,7 +199,7 @@ impl Ep {
         data: Option<u64>,
     ) -> Result<isize, Errno> {
         let open = self.opened()?;
-        let endpoint = self.engine()?;
+        let endpoint = open.engine()?;
         let peer = self.peer(open, to)?;
         let fence = self.transmit_flags() & FI_FENCE != 0;
         let mut options = SendOptions::new().silent(true).fence(fence);
@@ -232,7 +232,7 @@ impl Ep {
         message: &Incoming,
     ) -> Result<isize, Errno> {
         let open = self.opened()?;
-        let endpoint = self.engine()?;
+        let endpoint = open.engine()?;
         let Incoming { from, envelope, ignore, context, flags } = *message;
         let selector = Selector { source: self.source(open, from)?, envelope, ignore };
         let mut record = Record { context: context.addr(), ..Record::default() };

@@ -44,6 +44,12 @@ impl ReceiveMemory {
         Ok(Self { buffer: Some(buffer), span })
     }
 
+    /// Returns memory that its poster keeps valid, and to the receive alone, until that ends.
+    #[inline]
+    pub(crate) fn borrowed(span: Span) -> Self {
+        Self { buffer: None, span }
+    }
+
     /// Returns memory that is one piece; `Err` returns other memory.
     #[inline]
     pub(crate) fn of_memory(memory: Memory) -> Result<Self, Memory> {

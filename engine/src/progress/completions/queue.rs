@@ -54,7 +54,7 @@ impl EntryQueue {
         let (mut writer, outside) = OutsideQueue::new(number);
         self.reserved -= self.len();
         let unread = self.older.drain(..).chain(self.entries.drain(..));
-        unread.for_each(|completion| writer.push(completion));
+        unread.for_each(|completion| writer.push(|| completion));
         self.outside = Some(writer);
         outside
     }
@@ -96,21 +96,21 @@ impl EntryQueue {
     pub(super) fn push(&mut self, make: impl FnOnce() -> Completion) -> bool {
         let before = self.entries.len();
         let place = self.entries.spare_capacity_mut().first_mut();
-        let (None, Some(place)) = (&self.outside, place) else { return self.push_slowly(make()) };
+        let (None, Some(place)) = (&self.outside, place) else { return self.push_slowly(make) };
         place.write(make());
         // SAFETY: the entry after the last one has been written, and is within the capacity.
         unsafe { self.entries.set_len(before + 1) };
         false
     }
 
-    #[cold]
+    /// The same for a queue that is read outside of the engine, or whose memory is full.
     #[inline(never)]
-    fn push_slowly(&mut self, completion: Completion) -> bool {
+    fn push_slowly(&mut self, make: impl FnOnce() -> Completion) -> bool {
         let Some(outside) = &mut self.outside else {
-            self.entries.push(completion);
+            self.entries.push(make());
             return false;
         };
-        outside.push(completion);
+        outside.push(make);
         self.reserved -= 1;
         true
     }

@@ -94,16 +94,16 @@ pub(crate) fn chunks<T>() -> (ChunkWriter<T>, Arc<Chunks<T>>) {
 }
 
 impl<T> ChunkWriter<T> {
-    /// Publishes an entry, without waiting.
+    /// Publishes an entry, without waiting; `make` writes it where it is kept.
     #[inline]
-    pub(crate) fn push(&mut self, entry: T) {
+    pub(crate) fn push(&mut self, make: impl FnOnce() -> T) {
         let at = self.written % ROOM;
         if at == 0 && self.written != 0 {
             self.extend();
         }
         // SAFETY: the last chunk is freed by readers after its last entry only, which is not
         // published; no thread reads the slot at `written` before it is.
-        unsafe { (*(*self.last).entries[at].get()).write(entry) };
+        unsafe { (*(*self.last).entries[at].get()).write(make()) };
         self.written += 1;
         self.chunks.written.store(self.written, Ordering::Release);
     }
@@ -152,6 +152,39 @@ impl<T> Chunks<T> {
         self.take_now(into, limit)
     }
 
+    /// Passes the oldest entries to `take`, at most `limit`, until it returns `false`, and returns
+    /// their number. May wait for another reader. `take` must not read this queue.
+    #[inline]
+    pub(crate) fn take_each(&self, limit: usize, take: impl FnMut(T) -> bool) -> usize {
+        if self.is_empty() || limit == 0 {
+            return 0;
+        }
+        self.take_each_now(limit, take)
+    }
+
+    fn take_each_now(&self, limit: usize, mut take: impl FnMut(T) -> bool) -> usize {
+        let mut next = lock(&self.next);
+        let first = self.taken.load(Ordering::Relaxed);
+        let end = first + (self.written.load(Ordering::Acquire) - first).min(limit);
+        // Stores how far it came, also if `take` panics.
+        let mut reading = Reading { taken: &self.taken, at: first };
+        while reading.at < end {
+            let at = reading.at;
+            if at != 0 && at.is_multiple_of(ROOM) {
+                self.advance(&mut next);
+            }
+            reading.at += 1;
+            // SAFETY: the entries up to `end` are published, and none of them was taken: `taken` is
+            // protected by the lock. It is moved: `taken` is updated before another reader reads
+            // it, by `reading`, which is dropped before the lock.
+            let entry = unsafe { (*(*(*next)).entries[at % ROOM].get()).assume_init_read() };
+            if !take(entry) {
+                break;
+            }
+        }
+        reading.at - first
+    }
+
     fn take_now(&self, into: &mut Vec<T>, limit: usize) -> usize {
         let mut next = lock(&self.next);
         let first = self.taken.load(Ordering::Relaxed);
@@ -162,7 +195,7 @@ impl<T> Chunks<T> {
         let mut at = first;
         while at < end {
             if at != 0 && at.is_multiple_of(ROOM) {
-                self.go_on(&mut next);
+                self.advance(&mut next);
             }
             let piece = (ROOM - at % ROOM).min(end - at);
             // SAFETY: the entries up to `end` are published, and none of them was taken: `taken` is
@@ -181,7 +214,7 @@ impl<T> Chunks<T> {
     }
 
     /// Advances from a drained chunk to the next.
-    fn go_on(&self, next: &mut *mut Chunk<T>) {
+    fn advance(&self, next: &mut *mut Chunk<T>) {
         let old = *next;
         // SAFETY: it is freed here only. The writer has linked the next one before it published an
         // entry of that, and does not access the old one any more.
@@ -192,6 +225,19 @@ impl<T> Chunks<T> {
             // has no entries.
             drop(unsafe { Box::from_raw(spare) });
         }
+    }
+}
+
+/// A reader's progress, which is published when it is dropped.
+struct Reading<'a> {
+    taken: &'a AtomicUsize,
+    at: usize,
+}
+
+impl Drop for Reading<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.taken.store(self.at, Ordering::Release);
     }
 }
 

@@ -329,7 +329,7 @@ impl<'a, S, T> CombinerGuard<'a, S, T> {
     /// Releases the lock if nothing is queued; returns the guard otherwise.
     #[inline]
     pub(crate) fn release_if_clear(mut self) -> Result<(), Self> {
-        if self.is_clear() && self.try_release() { Ok(()) } else { Err(self) }
+        if self.try_release() { Ok(()) } else { Err(self) }
     }
 
     fn release_slowly(mut self, mut apply: impl FnMut(&mut S, T)) -> Drained {
@@ -411,7 +411,7 @@ impl<S, T> DerefMut for CombinerGuard<'_, S, T> {
 impl<S, T> Drop for CombinerGuard<'_, S, T> {
     #[inline]
     fn drop(&mut self) {
-        if self.holder.is_some() && !(self.is_clear() && self.try_release()) {
+        if self.holder.is_some() && !self.try_release() {
             self.leave();
         }
     }

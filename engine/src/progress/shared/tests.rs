@@ -388,11 +388,33 @@ fn chunk_entries_arrive_once_and_in_order() {
             }
             taken
         });
-        (0..10_000).for_each(|number| writer.push(number));
+        (0..10_000).for_each(|number| writer.push(|| number));
         reader.join().unwrap()
     });
     assert!(reader.into_iter().eq(0..10_000));
     assert!(chunks.is_empty() && writer.len() == 0);
+}
+
+#[test]
+fn an_entry_passed_to_a_closure_that_stops_or_panics_is_taken() {
+    let room = super::sync::CHUNK;
+    let (mut writer, chunks) = chunks::<Arc<usize>>();
+    (0..3 * room).for_each(|number| writer.push(|| Arc::new(number)));
+    let mut taken = Vec::new();
+    let mut stop_at = |last: usize| {
+        let count = chunks.take_each(usize::MAX, |number| {
+            taken.push(*number);
+            *number < last
+        });
+        (count, taken.last().copied())
+    };
+    assert_eq!(stop_at(room - 1), (room, Some(room - 1)), "the end of a chunk");
+    assert_eq!(stop_at(room), (1, Some(room)), "the first of the next");
+    let panics = || chunks.take_each(usize::MAX, |number| panic!("of a test: {number}"));
+    assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    assert_eq!(stop_at(usize::MAX), (2 * room - 2, Some(3 * room - 1)));
+    assert_eq!(taken, (0..=room).chain(room + 2..3 * room).collect::<Vec<_>>());
+    assert_eq!((chunks.is_empty(), chunks.take_each(1, |_| true)), (true, 0));
 }
 
 /// Untaken entries are dropped with the queue, at each fill of chunks.
@@ -402,7 +424,7 @@ fn remaining_chunk_entries_are_dropped() {
     for (written, taken) in [(0, 0), (1, 0), (room, 0), (room, room), (3 * room + 1, room)] {
         let cookie = Arc::new(());
         let (mut writer, chunks) = chunks::<Arc<()>>();
-        (0..written).for_each(|_| writer.push(Arc::clone(&cookie)));
+        (0..written).for_each(|_| writer.push(|| Arc::clone(&cookie)));
         let mut got = Vec::new();
         assert_eq!(chunks.take(&mut got, taken), taken);
         assert_eq!(writer.len(), written - taken);

@@ -149,6 +149,12 @@ impl<S, T, B: Doorbell<S>> SharedProgress<S, T, B> {
         matches!(self.leader.phase.load(Ordering::Relaxed), ASLEEP | RUNG)
     }
 
+    /// Returns whether a thread sleeps, or is about to: to be called after a fence.
+    #[inline]
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.followers.has_sleepers() || self.leader.phase.load(Ordering::Relaxed) == ASLEEP
+    }
+
     /// Returns the state without its waiters: counters, and locks for calls that need not wake a
     /// leader.
     pub(crate) fn combiner(&self) -> &Combiner<S, T> {

@@ -79,7 +79,7 @@ impl WaitSet {
     pub(crate) fn notify_all(&self, keys: Keys) {
         // After the caller fulfilled the condition.
         fence(Ordering::SeqCst);
-        if self.sleepers.load(Ordering::Relaxed) != 0 {
+        if self.has_sleepers() {
             // The system call takes a signed count.
             self.gate.open(keys.0, i32::MAX.cast_unsigned());
         }
@@ -96,9 +96,15 @@ impl WaitSet {
     /// write as well, as they check: no fence is needed.
     #[inline]
     pub(crate) fn notify_one_after_rmw(&self) {
-        if self.sleepers.load(Ordering::Relaxed) != 0 {
+        if self.has_sleepers() {
             self.gate.open(Keys::ALL.0, 1);
         }
+    }
+
+    /// Returns whether a thread sleeps, or is about to.
+    #[inline]
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::Relaxed) != 0
     }
 
     /// Returns the number of threads that sleep or are about to.

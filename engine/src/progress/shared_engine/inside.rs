@@ -141,13 +141,14 @@ impl Inside {
         }
     }
 
-    /// Returns whether a call has left nothing to do but to release the lock.
+    /// Takes the classes of waiters that have an event, if a call has left nothing else to do but
+    /// to release the lock. `None`: it has, and nothing is taken.
     #[inline]
-    pub(super) fn is_quiet(&self) -> bool {
-        let has_wakeups = |engine: &SendEngine| engine.state.completions.has_wakeups();
-        self.armed_until_ns.is_none()
-            && self.waiting_injects.is_empty()
-            && !self.engine.as_ref().is_some_and(has_wakeups)
+    pub(super) fn take_classes_if_quiet(&mut self) -> Option<u32> {
+        if self.armed_until_ns.is_some() || !self.waiting_injects.is_empty() {
+            return None;
+        }
+        self.engine.as_mut().map_or(Some(0), |engine| engine.state.completions.take_classes())
     }
 
     pub(super) fn engine(&mut self) -> &mut Engine {
@@ -170,7 +171,7 @@ impl Inside {
                 Err(_) => true,
             };
             self.wants_wake |= is_sooner;
-            pending.borrow_mut().is_sooner |= is_sooner;
+            pending.borrow_mut().rings |= is_sooner;
         }
         if !self.waiting_injects.is_empty() {
             self.remove_sent_injects(place);

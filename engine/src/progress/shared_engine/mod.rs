@@ -29,7 +29,6 @@ use self::inside::Inside;
 use self::place::{EnginePlace, PendingWakeups};
 use self::posts::Turn;
 use super::caretaker::{Cared, Membership, SendEngine};
-use super::completions::Wakeups;
 use super::engine::{Engine, EngineState};
 use super::outside::Ticket;
 use super::shared::CombinerCounts;
@@ -195,12 +194,7 @@ impl SharedEngine {
         };
         let mut turn = Turn { engine: self, guard };
         let happened = turn.engine().progress();
-        turn.end();
-        if matches!(happened, Ok(true)) {
-            // It may have taken the events that others sleep for, and does not watch for them any
-            // more.
-            self.place.ring();
-        }
+        turn.end(matches!(happened, Ok(true)));
         if let Err(error) = &happened {
             self.place.fail(error.clone());
         }
@@ -209,8 +203,9 @@ impl SharedEngine {
 
     /// Lets waiters for one of `classes` check again.
     pub(crate) fn notify_waiters(&self, classes: u32) {
-        let wakeups = Wakeups { classes, wakers: Vec::new() };
-        self.place.notify_waiters(RefCell::new(PendingWakeups { wakeups, is_sooner: false }));
+        if classes != 0 {
+            self.place.notify_sleepers(classes);
+        }
     }
 
     /// Cancels the operation of a ticket; returns `false` if it is too late.

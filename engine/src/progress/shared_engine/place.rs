@@ -26,8 +26,8 @@ use crate::types::Error;
 #[derive(Debug, Default)]
 pub(super) struct PendingWakeups {
     pub(super) wakeups: Wakeups,
-    /// Current sleeps last too long.
-    pub(super) is_sooner: bool,
+    /// Sleepers on wait objects are woken: they sleep for too long, or for events that were taken.
+    pub(super) rings: bool,
 }
 
 /// Wakes the leader.
@@ -288,15 +288,30 @@ impl EnginePlace {
     /// Notifies waiters outside. Without the lock: a waker may do anything.
     #[inline]
     pub(super) fn notify_waiters(&self, pending: RefCell<PendingWakeups>) {
-        let PendingWakeups { wakeups: Wakeups { classes, wakers }, is_sooner } =
-            pending.into_inner();
+        let PendingWakeups { wakeups: Wakeups { classes, wakers }, rings } = pending.into_inner();
+        if classes != 0 || rings {
+            self.notify_sleepers(classes);
+        }
+        wake_all(wakers);
+    }
+
+    /// Wakes sleepers on wait objects, and waiters for one of `classes`. A fence and three loads
+    /// while no thread sleeps.
+    #[inline]
+    pub(super) fn notify_sleepers(&self, classes: u32) {
+        // After the events: a thread checks for them after it has announced its sleep.
+        fence(Ordering::SeqCst);
+        if self.shared.has_sleepers() || self.armed.load(Ordering::Relaxed) > 0 {
+            self.wake_sleepers(classes);
+        }
+    }
+
+    #[cold]
+    fn wake_sleepers(&self, classes: u32) {
         if let Some(keys) = Keys::of_classes(classes).filter(|_| !planted!(LoseWakeups)) {
             self.shared.notify(keys);
         }
-        if classes != 0 || is_sooner {
-            self.ring();
-        }
-        wake_all(wakers);
+        self.ring();
     }
 
     /// Handles a driver that has failed permanently: there is nothing left to wait for.

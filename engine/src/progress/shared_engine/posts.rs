@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::SharedEngine;
 use super::inside::{CompletionTarget, Copied, Inside, OneSidedPost, PostRequest, PutPost};
-use crate::progress::completions::PostedTo;
+use super::place::PendingWakeups;
+use crate::progress::completions::{PostedTo, ReceiveMemory, Wakeups};
 use crate::progress::engine::Engine;
 use crate::progress::outside::Ticket;
 use crate::progress::post::{Memory, PostResult, Refused, beyond_inject_limit};
@@ -40,16 +41,24 @@ impl Turn<'_> {
         self.guard.engine()
     }
 
-    /// Releases the engine, and notifies waiters for its effects, or for the lock.
+    /// Releases the engine, and notifies waiters for its effects, or for the lock. `took_events`:
+    /// this thread may have taken events that others sleep for, and does not watch for more.
     #[inline]
-    pub(super) fn end(self) {
-        let Self { engine, guard } = self;
+    pub(super) fn end(self, took_events: bool) {
+        let Self { engine, mut guard } = self;
         let place = &*engine.place;
         place.count_call();
-        let ended = if guard.is_quiet() { place.shared().end(guard) } else { Err(guard) };
-        match ended {
-            Ok(()) => place.wake_caretaker(engine.membership.as_ref()),
-            Err(guard) => engine.end_slowly(guard),
+        let Some(classes) = guard.take_classes_if_quiet() else {
+            return engine.end_slowly(guard, 0, took_events);
+        };
+        match place.shared().end(guard) {
+            Ok(()) => {
+                place.wake_caretaker(engine.membership.as_ref());
+                if classes != 0 || took_events {
+                    place.notify_sleepers(classes);
+                }
+            }
+            Err(guard) => engine.end_slowly(guard, classes, took_events),
         }
     }
 }
@@ -74,15 +83,16 @@ impl SharedEngine {
         self.place.shared().post(
             what,
             |inside, what| inline(inside.engine(), what),
-            |guard| Turn { engine: self, guard }.end(),
+            |guard| Turn { engine: self, guard }.end(false),
             behind,
         )
     }
 
-    /// Ends a call after which something is left to do.
+    /// Ends a call after which something is left to do. Waiters for one of `classes` have an event.
     #[inline(never)]
-    fn end_slowly(&self, mut guard: Inner<'_>) {
-        let pending = RefCell::default();
+    fn end_slowly(&self, mut guard: Inner<'_>, classes: u32, took_events: bool) {
+        let wakeups = Wakeups { classes, wakers: Vec::new() };
+        let pending = RefCell::new(PendingWakeups { wakeups, rings: took_events });
         guard.after(&self.place, &pending);
         self.place.shared().end_slowly(guard, |inside, request| {
             self.place.apply(inside, request, &pending);
@@ -130,7 +140,7 @@ impl SharedEngine {
         let is_callback = || guard.is_none() && self.place.shared().combiner().is_held_here();
         if self.is_in_turn.load(Ordering::Relaxed) && !is_callback() {
             if let Some(guard) = guard {
-                self.end_slowly(guard);
+                self.end_slowly(guard, 0, false);
             }
             return Some(self.with(|engine| inline(engine, what)));
         }
@@ -173,6 +183,30 @@ impl SharedEngine {
             return Err((error, memory));
         }
         self.post_behind(guard, memory, inline, queued).transpose()
+    }
+
+    /// Posts a receive after waiting requests, or queues a request with it.
+    #[cold]
+    #[inline(never)]
+    fn post_receive_behind(
+        &self,
+        guard: Option<Inner<'_>>,
+        request: &ReceiveRequest,
+        memory: Memory,
+        to: PostedTo,
+    ) -> Result<OperationId, Refused> {
+        let mut number = 0;
+        let posted = self.post_memory_behind(
+            guard,
+            memory,
+            |engine, memory| engine.state.post_receive(request, memory, to.route()),
+            |memory| {
+                number = self.new_request();
+                let end = CompletionTarget::Queue { to, number };
+                PostRequest::Receive { request: *request, memory, end }
+            },
+        )?;
+        Ok(posted.map_or_else(|| requested(number), named))
     }
 
     /// Posts as [`Self::post_behind`] does, a request with a copy of `bytes` where it is queued.
@@ -239,26 +273,37 @@ impl PostTarget for SharedEngine {
     }
 
     #[inline]
+    fn post_into(
+        &self,
+        request: &ReceiveRequest,
+        memory: &mut ReceiveMemory,
+        to: PostedTo,
+    ) -> Result<OperationId, Error> {
+        self.post(
+            memory,
+            |engine, memory| engine.state.post_into(request, memory, to).map(named),
+            |guard, memory| {
+                let taken = memory.take().into_memory();
+                let posted = self.post_receive_behind(guard, request, taken, to);
+                posted.map_err(|(error, refused)| {
+                    memory.put_back(refused);
+                    error
+                })
+            },
+        )
+    }
+
+    #[inline]
     fn post_receive(
         &self,
         request: &ReceiveRequest,
         memory: Memory,
         to: PostedTo,
     ) -> Result<OperationId, Refused> {
-        let post =
-            |engine: &mut Engine, memory| engine.state.post_receive(request, memory, to.route());
         self.post(
             memory,
-            |engine, memory| post(engine, memory).map(named),
-            |guard, memory| {
-                let mut number = 0;
-                let posted = self.post_memory_behind(guard, memory, post, |memory| {
-                    number = self.new_request();
-                    let end = CompletionTarget::Queue { to, number };
-                    PostRequest::Receive { request: *request, memory, end }
-                })?;
-                Ok(posted.map_or_else(|| requested(number), named))
-            },
+            |engine, memory| engine.state.post_receive(request, memory, to.route()).map(named),
+            |guard, memory| self.post_receive_behind(guard, request, memory, to),
         )
     }
 
