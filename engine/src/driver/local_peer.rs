@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 
 #[cfg(doc)]
 use super::traits::DatagramIo;
-use crate::wire::frame_range::{FrameRange, RING_HEAD_BYTES, RingBytes};
+use crate::wire::frame_range::{FrameRange, RingBytes, RingMessage};
 use crate::wire::piece::PieceHeader;
 
 /// A session's peer, which may be an engine on this host.
@@ -51,11 +51,11 @@ pub(crate) enum RingEntry<'a> {
     Segment(&'a [u8]),
     /// The frames of a segment of its session, without its header.
     Frames(FrameRange, &'a [u8]),
-    /// The same, of one long frame, if the driver has not copied it: its number, its first
-    /// bytes, and its length. [`DatagramIo::read_body`] copies the other bytes to their
-    /// destination, or [`DatagramIo::message`] returns all, until the next call of
-    /// [`DatagramIo::recv_from_ring`]; one of the two must be called.
-    Message(FrameRange, &'a [u8; RING_HEAD_BYTES], usize),
+    /// The same, of one long frame, of which the driver has copied only the head.
+    /// [`DatagramIo::read_body`] copies the other bytes to their destination, or
+    /// [`DatagramIo::message`] returns all, until the next call of [`DatagramIo::recv_from_ring`];
+    /// one of the two must be called.
+    Message(&'a RingMessage),
     /// A piece of a message of its session: its header, and the number of its bytes, which
     /// [`DatagramIo::read_body`] or [`DatagramIo::piece`] returns until the next call of
     /// [`DatagramIo::recv_from_ring`]; one of the two must be called.

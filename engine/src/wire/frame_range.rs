@@ -33,9 +33,55 @@ pub(crate) struct KeptFrames {
 /// Bytes that an entry of a ring in shared memory may have to take one cache line.
 pub(crate) const RING_SHORT_BYTES: usize = 56;
 
-/// First bytes of a longer entry with frames, which are in its first line: the header of a message,
-/// whose payload begins with the next line.
-pub(crate) const RING_HEAD_BYTES: usize = 32;
+/// First bytes of a longer entry with frames, which are in its first line, so that the payload of a
+/// message begins with the next one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RingHead {
+    /// The header of a message; or of several frames any first bytes.
+    Header = 32,
+    /// The same with its remote data; or the header of a one-sided operation.
+    HeaderAndData = 40,
+}
+
+impl RingHead {
+    /// Returns its length.
+    #[inline(always)]
+    pub(crate) const fn bytes(self) -> usize {
+        self as usize
+    }
+}
+
+/// A long frame in a ring in shared memory, of which only the head was copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingMessage {
+    /// Its number; one frame.
+    pub(crate) range: FrameRange,
+    /// Its first bytes, which begin with its head.
+    first: [u8; RingHead::HeaderAndData.bytes()],
+    head: RingHead,
+    /// Its length with the head, in bytes.
+    pub(crate) length: usize,
+}
+
+impl RingMessage {
+    /// Creates the description of a frame of `length` bytes that begins with those of `first`.
+    /// `None`: these are too few.
+    #[inline]
+    pub(crate) fn new(
+        range: FrameRange,
+        head: RingHead,
+        first: &[u8],
+        length: usize,
+    ) -> Option<Self> {
+        Some(Self { range, first: *first.first_chunk()?, head, length })
+    }
+
+    /// Returns its head.
+    #[inline]
+    pub(crate) fn head(&self) -> &[u8] {
+        &self.first[..self.head.bytes()]
+    }
+}
 
 /// What is to be written into a ring in shared memory.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +93,18 @@ pub(crate) enum RingBytes<'a> {
 }
 
 impl RingBytes<'_> {
+    /// Returns what their first line has if they need several.
+    #[inline(always)]
+    pub(crate) fn head(&self) -> RingHead {
+        const LONGER: usize = RingHead::HeaderAndData.bytes();
+        match self {
+            Self::Parts([head, payload]) if head.len() == LONGER && !payload.is_empty() => {
+                RingHead::HeaderAndData
+            }
+            _ => RingHead::Header,
+        }
+    }
+
     /// Returns their number.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {

@@ -37,7 +37,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The first four bytes.
 pub(crate) const LOCAL_PEER_MAGIC: [u8; 4] = *b"RRSM";
 /// Version of the messages and of the memory's layout.
-pub(crate) const LOCAL_PEER_VERSION: u16 = 10;
+pub(crate) const LOCAL_PEER_VERSION: u16 = 11;
 /// Length of each message, in bytes.
 pub(crate) const LOCAL_PEER_BYTES: usize = 56;
 

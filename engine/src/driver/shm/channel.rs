@@ -13,6 +13,7 @@ use super::ring_pair::{Ring, RingPair};
 use super::socket;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, KeptFrames, RingSegment};
 use crate::forks::EngineFd;
+use crate::wire::frame_range::RingBytes;
 use crate::wire::local_peer::SIGNAL_POLL;
 
 const _: () = assert!(DATAGRAM_BYTES_MAX <= DATAGRAM_MAX, "every datagram fits into a ring");
@@ -114,9 +115,15 @@ impl Channel {
         &mut self,
         segment: RingSegment<'_>,
     ) -> Result<bool, RingViolation> {
-        let entry = segment.frames.map_or(EntryKind::Segment, EntryKind::Frames);
-        self.write_in_turn(segment.is_last, |writer, ring| {
-            writer.write_bytes(ring, entry, segment.bytes)
+        let RingSegment { frames, bytes, is_last } = segment;
+        self.write_in_turn(is_last, |writer, ring| match (frames, bytes) {
+            (Some(range), RingBytes::Short(bytes, length)) => {
+                writer.write_short(ring, range, bytes, length)
+            }
+            (Some(range), bytes) => {
+                writer.write_bytes(ring, EntryKind::Frames(range, bytes.head()), bytes)
+            }
+            (None, bytes) => writer.write_bytes(ring, EntryKind::Segment, bytes),
         })
     }
 

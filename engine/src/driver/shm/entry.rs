@@ -1,7 +1,7 @@
 //! Entries of a ring: their kinds, and the word that each begins with.
 
 use super::ring::{DATAGRAM_MAX, HEADER_BYTES, PIECE_BYTES_MAX};
-use crate::wire::frame_range::{FrameRange, RING_SHORT_BYTES};
+use crate::wire::frame_range::{FrameRange, RING_SHORT_BYTES, RingHead};
 
 /// The other side violated the ring protocol: close the channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,27 +16,32 @@ pub(crate) enum EntryKind {
     Segment,
     /// A piece of a message.
     Piece,
-    /// The frames of a segment, without its header.
-    Frames(FrameRange),
+    /// The frames of a segment, without its header. If they need several lines, the first one ends
+    /// with their head.
+    Frames(FrameRange, RingHead),
 }
 
 /// The word that an entry begins with:
 ///
 /// ```text
-///  0            14     16                  32                                  64
-/// +------------+------+-------------------+-----------------------------------+
-/// | length + 1 | kind | number of frames  | number of the first frame         |
-/// +------------+------+-------------------+-----------------------------------+
+///  0            14     16               31  32                                  64
+/// +------------+------+----------------+--+-----------------------------------+
+/// | length + 1 | kind | frames         |H | number of the first frame         |
+/// +------------+------+----------------+--+-----------------------------------+
 /// ```
 ///
-/// Kinds: 0 a packet, 1 a segment, 2 a piece, 3 frames. The others have no numbers.
+/// Kinds: 0 a packet, 1 a segment, 2 a piece, 3 frames. The others have no numbers. H: the head has
+/// 40 bytes, not 32.
 #[derive(Clone, Copy)]
 pub(super) struct EntryWord(pub(super) u64);
 
 impl EntryWord {
     pub(super) const KIND_SHIFT: u32 = 14;
     const COUNT_SHIFT: u32 = 16;
+    const HEAD_SHIFT: u32 = 31;
     const FIRST_SHIFT: u32 = 32;
+    /// Frames of an entry: more than fit it.
+    const COUNT_MAX: u16 = (1 << (Self::HEAD_SHIFT - Self::COUNT_SHIFT)) - 1;
     const LENGTH_MASK: u64 = (1 << Self::KIND_SHIFT) - 1;
 
     #[inline(always)]
@@ -45,9 +50,11 @@ impl EntryWord {
             EntryKind::Packet => 0,
             EntryKind::Segment => 1 << Self::KIND_SHIFT,
             EntryKind::Piece => 2 << Self::KIND_SHIFT,
-            EntryKind::Frames(FrameRange { first, count }) => {
+            EntryKind::Frames(FrameRange { first, count }, head) => {
+                debug_assert!(count <= Self::COUNT_MAX);
                 3 << Self::KIND_SHIFT
                     | u64::from(count) << Self::COUNT_SHIFT
+                    | u64::from(head == RingHead::HeaderAndData) << Self::HEAD_SHIFT
                     | u64::from(first) << Self::FIRST_SHIFT
             }
         };
@@ -67,7 +74,15 @@ impl EntryWord {
     fn range(self) -> FrameRange {
         let Self(word) = self;
         let (first, count) = (word >> Self::FIRST_SHIFT, word >> Self::COUNT_SHIFT);
-        FrameRange { first: first as u32, count: count as u16 }
+        FrameRange { first: first as u32, count: count as u16 & Self::COUNT_MAX }
+    }
+
+    #[inline(always)]
+    fn head(self) -> RingHead {
+        match self.0 >> Self::HEAD_SHIFT & 1 {
+            0 => RingHead::Header,
+            _ => RingHead::HeaderAndData,
+        }
     }
 
     /// The entry's kind and length; the word is not 0.
@@ -76,7 +91,7 @@ impl EntryWord {
         let Self(word) = self;
         let has_numbers = word >> Self::COUNT_SHIFT != 0;
         let entry = match (word >> Self::KIND_SHIFT) & 3 {
-            3 => EntryKind::Frames(self.range()),
+            3 => EntryKind::Frames(self.range(), self.head()),
             _ if has_numbers => return Err(RingViolation),
             0 => EntryKind::Packet,
             1 => EntryKind::Segment,

@@ -7,8 +7,22 @@ use zerocopy::FromBytes;
 use super::Shm;
 use super::ring::{BODY_BYTES_MIN, EntryKind, RingViolation};
 use crate::driver::traits::{DriverCounters, PieceHeader, RingEntry};
-use crate::wire::frame_range::{FrameRange, RING_HEAD_BYTES};
+use crate::wire::frame_range::{FrameRange, RingHead, RingMessage};
 use crate::wire::packet;
+
+/// What is left of an entry of which only the first bytes were copied.
+pub(super) struct EntryBody {
+    channel: u32,
+    /// Length of what was copied, in front of the rest; 0 if that is kept elsewhere.
+    head_bytes: usize,
+    /// Length of the rest, which [`Shm::read_body`] copies.
+    bytes: usize,
+}
+
+impl EntryBody {
+    /// There is none.
+    pub(super) const NONE: Self = Self { channel: u32::MAX, head_bytes: 0, bytes: 0 };
+}
 
 /// An entry received from a ring.
 pub(super) enum ReceivedEntry {
@@ -16,8 +30,8 @@ pub(super) enum ReceivedEntry {
     Packet,
     /// A segment: session and length.
     Segment(u64, usize),
-    /// Frames: session, numbers and length.
-    Frames(u64, FrameRange, usize),
+    /// Frames: session, numbers, head and length.
+    Frames(u64, (FrameRange, RingHead), usize),
     /// A piece of a message: session and length.
     Piece(u64, usize),
 }
@@ -36,13 +50,9 @@ impl Shm {
             ReceivedEntry::Segment(session, length) => {
                 Some((session, RingEntry::Segment(&self.datagram[..length])))
             }
-            ReceivedEntry::Frames(session, range, length) => {
+            ReceivedEntry::Frames(session, (range, head), length) => {
                 if length >= BODY_BYTES_MIN {
-                    if range.count == 1 {
-                        let head = self.datagram.first_chunk()?;
-                        return Some((session, RingEntry::Message(range, head, length)));
-                    }
-                    self.read_rest(counters);
+                    return self.receive_long(session, (range, head), length, counters);
                 }
                 Some((session, RingEntry::Frames(range, &self.datagram[..length])))
             }
@@ -54,10 +64,27 @@ impl Shm {
         }
     }
 
+    /// Returns frames of which only the head was copied.
+    #[inline(never)]
+    fn receive_long(
+        &mut self,
+        session: u64,
+        (range, head): (FrameRange, RingHead),
+        length: usize,
+        counters: &mut DriverCounters,
+    ) -> Option<(u64, RingEntry<'_>)> {
+        if range.count != 1 {
+            self.read_rest(counters);
+            return Some((session, RingEntry::Frames(range, &self.datagram[..length])));
+        }
+        self.message = Some(RingMessage::new(range, head, &self.datagram, length)?);
+        Some((session, RingEntry::Message(self.message.as_ref()?)))
+    }
+
     /// Copies the rest of the piece, or of the frames, received last.
     #[inline]
     pub(in crate::driver) fn read_body(&mut self, into: &mut [u8], counters: &mut DriverCounters) {
-        if let Some(Some(channel)) = self.channels.get_mut(self.body.0 as usize) {
+        if let Some(Some(channel)) = self.channels.get_mut(self.body.channel as usize) {
             let wakes = u64::from(channel.read_body(into));
             self.figures.wakes += wakes;
             counters.syscalls += wakes;
@@ -67,21 +94,22 @@ impl Shm {
     /// The same, copied to an internal buffer.
     pub(in crate::driver) fn piece(&mut self, counters: &mut DriverCounters) -> &[u8] {
         let mut room = std::mem::take(&mut self.datagram);
-        self.read_body(&mut room[..self.body.1], counters);
+        self.read_body(&mut room[..self.body.bytes], counters);
         self.datagram = room;
-        &self.datagram[..self.body.1]
+        &self.datagram[..self.body.bytes]
     }
 
     /// All bytes of the message received last.
     pub(in crate::driver) fn message(&mut self, counters: &mut DriverCounters) -> &[u8] {
         self.read_rest(counters);
-        &self.datagram[..RING_HEAD_BYTES + self.body.1]
+        &self.datagram[..self.body.head_bytes + self.body.bytes]
     }
 
     /// Copies the rest of the frames received last behind their first bytes.
     fn read_rest(&mut self, counters: &mut DriverCounters) {
         let mut datagram = std::mem::take(&mut self.datagram);
-        self.read_body(&mut datagram[RING_HEAD_BYTES..][..self.body.1], counters);
+        let EntryBody { head_bytes, bytes, .. } = self.body;
+        self.read_body(&mut datagram[head_bytes..][..bytes], counters);
         self.datagram = datagram;
     }
 
@@ -108,13 +136,15 @@ impl Shm {
             counters.syscalls += wakes;
         }
         match received {
-            Ok(Some((EntryKind::Frames(range), length))) => {
+            Ok(Some((EntryKind::Frames(range, head), length))) => {
                 if length >= BODY_BYTES_MIN {
-                    self.body = (index, length - RING_HEAD_BYTES);
+                    let head_bytes = head.bytes();
+                    let bytes = length - head_bytes;
+                    self.body = EntryBody { channel: index, head_bytes, bytes };
                 }
                 self.figures.received += 1;
                 counters.datagrams_received += 1;
-                Some(ReceivedEntry::Frames(channel.session, range, length))
+                Some(ReceivedEntry::Frames(channel.session, (range, head), length))
             }
             Ok(None) if !channel.is_ending() => None,
             other => self.receive_other(index, other, counters),
@@ -137,7 +167,7 @@ impl Shm {
                 Some(ReceivedEntry::Segment(channel.session, length))
             }
             Ok(Some((EntryKind::Piece, length))) => {
-                self.body = (index, length);
+                self.body = EntryBody { channel: index, head_bytes: 0, bytes: length };
                 self.figures.pieces_received += 1;
                 self.figures.piece_bytes_received += length as u64;
                 Some(ReceivedEntry::Piece(channel.session, length))

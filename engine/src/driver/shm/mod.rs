@@ -65,6 +65,7 @@ use self::channel::Channel;
 use self::cma::{CmaLocation, ProcessCookie};
 use self::discovery::{Discovery, SocketFile};
 use self::handshake::Exchange;
+use self::incoming::EntryBody;
 use self::polling::Polling;
 use self::ring::{DATAGRAM_MAX, RingViolation};
 use self::socket::LocalListener;
@@ -73,6 +74,7 @@ use crate::driver::traits::{
 };
 use crate::forks::EngineFd;
 use crate::memory::Shape;
+use crate::wire::frame_range::RingMessage;
 use crate::wire::packet;
 use crate::wire::piece::{PIECE_HEADER_BYTES, PieceHeader};
 
@@ -145,9 +147,10 @@ pub(super) struct Shm {
     datagram: Box<[u8]>,
     /// Length of the packet received last.
     length: usize,
-    /// The channel, and the number of bytes that [`Self::read_body`] copies: of the entry received
-    /// last that was not copied whole.
-    body: (u32, usize),
+    /// The latest long frame of which only the head was copied.
+    message: Option<RingMessage>,
+    /// Of the entry received last that was not copied whole.
+    body: EntryBody,
     /// The source of the packet received last, if it was not taken yet.
     untaken: Option<SocketAddr>,
     /// The kernel reported events of sockets.
@@ -210,7 +213,8 @@ impl Shm {
             behind: Vec::new(),
             datagram: vec![0; DATAGRAM_MAX].into(),
             length: 0,
-            body: (u32::MAX, 0),
+            message: None,
+            body: EntryBody::NONE,
             untaken: None,
             has_socket_events: false,
             has_retries: false,

@@ -32,7 +32,7 @@ use std::sync::atomic::Ordering;
 
 use super::entry::EntryWord;
 pub(crate) use super::entry::{EntryKind, RingViolation};
-use crate::wire::frame_range::{KeptFrames, RING_HEAD_BYTES, RING_SHORT_BYTES, RingBytes};
+use crate::wire::frame_range::{FrameRange, KeptFrames, RING_SHORT_BYTES, RingBytes, RingHead};
 
 /// Bytes of a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
@@ -131,11 +131,11 @@ const fn lines_of_entry(entry: EntryKind, length: usize) -> usize {
 }
 
 /// The offset of an entry's bytes in its first line. Those of frames that need several lines leave
-/// space, so that the payload of a message, after its header of 32 bytes, begins with a line.
+/// space, so that the payload of a message, after its head, begins with a line.
 #[inline(always)]
 const fn offset_in_line(entry: EntryKind, length: usize) -> usize {
     match entry {
-        EntryKind::Frames(_) if length > RING_SHORT_BYTES => LINE_BYTES - RING_HEAD_BYTES,
+        EntryKind::Frames(_, head) if length > RING_SHORT_BYTES => LINE_BYTES - head.bytes(),
         _ => WORD_BYTES,
     }
 }
@@ -253,8 +253,29 @@ impl Writer {
         self.write_bytes(ring, entry, RingBytes::Parts([datagram, &[]]))
     }
 
-    /// The same.
+    /// Writes frames that fit one line: the first `length` of `bytes`. `Ok(false)`: no room.
     #[inline(always)]
+    pub(crate) fn write_short(
+        &mut self,
+        ring: &impl Lines,
+        range: FrameRange,
+        bytes: &[u8; RING_SHORT_BYTES],
+        length: usize,
+    ) -> Result<bool, RingViolation> {
+        if !self.check_room(ring, 1)? {
+            return Ok(false);
+        }
+        let (here, next) = (self.at, self.at.after(1));
+        ring.write_line(here.line, bytes);
+        ring.store(next.word(), 0, Ordering::Relaxed);
+        let entry = EntryKind::Frames(range, RingHead::Header);
+        ring.store(here.word(), EntryWord::new(entry, length).0, Ordering::Release);
+        self.at = next;
+        Ok(true)
+    }
+
+    /// Writes an entry of at most [`DATAGRAM_MAX`] bytes. `Ok(false)`: no room.
+    #[inline]
     pub(crate) fn write_bytes(
         &mut self,
         ring: &impl Lines,
@@ -269,7 +290,7 @@ impl Writer {
         }
         let (here, next) = (self.at, self.at.after(lines));
         match bytes {
-            RingBytes::Short(bytes, _) => ring.write_line(here.line, bytes),
+            RingBytes::Short(bytes, length) => write_at(ring, here.bytes(), &bytes[..length]),
             RingBytes::Parts([first, second]) => {
                 let offset = here.line * LINE_BYTES + offset_in_line(entry, length);
                 write_at(ring, offset, first);
@@ -324,7 +345,7 @@ impl Writer {
             if next.passed > self.at.passed {
                 return Err(RingViolation);
             }
-            if let EntryKind::Frames(range) = entry {
+            if let EntryKind::Frames(range, _) = entry {
                 let mut bytes = vec![0; length];
                 let offset = at.line * LINE_BYTES + offset_in_line(entry, length);
                 read_at(ring, offset, &mut bytes);
@@ -436,7 +457,7 @@ impl Reader {
     /// Copies the next datagram into the first of `into`, which has room for [`DATAGRAM_MAX`]
     /// bytes, and returns its kind and length; `None`: none is there. Of a piece that is its
     /// header, and the length of its bytes is returned; of frames of [`BODY_BYTES_MIN`] and more
-    /// these are the first [`RING_HEAD_BYTES`]. [`Self::read_body`] has the rest, and must be
+    /// these are their head. [`Self::read_body`] has the rest, and must be
     /// called before the next call.
     ///
     /// RR-SHM-5.
@@ -455,7 +476,7 @@ impl Reader {
             ring.read_line(self.at.line, into);
             self.at = self.at.after(1);
             self.publish_tail(ring);
-            return Ok(Some((EntryKind::Frames(range), length)));
+            return Ok(Some((EntryKind::Frames(range, RingHead::Header), length)));
         }
         self.read_other(ring, word, into).map(Some)
     }
@@ -471,7 +492,7 @@ impl Reader {
         let (entry, length) = word.parse()?;
         let copied = match entry {
             EntryKind::Piece => HEADER_BYTES,
-            EntryKind::Frames(_) if length >= BODY_BYTES_MIN => RING_HEAD_BYTES,
+            EntryKind::Frames(_, head) if length >= BODY_BYTES_MIN => head.bytes(),
             _ => length,
         };
         let Some(into) = into.get_mut(..copied) else { return Err(RingViolation) };

@@ -59,9 +59,20 @@ fn payload(number: u64, length: usize) -> Vec<u8> {
 }
 
 fn entry(number: u64) -> EntryKind {
-    let range = FrameRange { first: (number as u32).wrapping_mul(0x4000_0001), count: !0 };
-    [EntryKind::Segment, EntryKind::Packet, EntryKind::Piece, EntryKind::Frames(range)]
+    let range = FrameRange { first: (number as u32).wrapping_mul(0x4000_0001), count: 0x7fff };
+    let head = [RingHead::Header, RingHead::HeaderAndData][(number / 4 % 2) as usize];
+    [EntryKind::Segment, EntryKind::Packet, EntryKind::Piece, EntryKind::Frames(range, head)]
         [(number % 4) as usize]
+}
+
+/// Returns an entry as it is read: short frames have no head.
+fn of_length(entry: EntryKind, length: usize) -> EntryKind {
+    match entry {
+        EntryKind::Frames(range, _) if length <= RING_SHORT_BYTES => {
+            EntryKind::Frames(range, RingHead::Header)
+        }
+        entry => entry,
+    }
 }
 
 /// Writes an entry; a piece uses the first bytes of its payload as header, a segment is given in
@@ -72,12 +83,12 @@ fn write(writer: &mut Writer, ring: &Plain, entry: EntryKind, payload: &[u8]) ->
             writer.write_piece(ring, header, bytes).ok()
         }
         (EntryKind::Piece, _) => Some(false),
-        (EntryKind::Frames(_), _) if payload.len() <= RING_SHORT_BYTES => {
+        (EntryKind::Frames(range, _), _) if payload.len() <= RING_SHORT_BYTES => {
             let mut short = [9; RING_SHORT_BYTES];
             short[..payload.len()].copy_from_slice(payload);
-            writer.write_bytes(ring, entry, RingBytes::Short(&short, payload.len())).ok()
+            writer.write_short(ring, range, &short, payload.len()).ok()
         }
-        (EntryKind::Segment | EntryKind::Frames(_), _) => {
+        (EntryKind::Segment | EntryKind::Frames(..), _) => {
             let words = payload.len() / WORD_BYTES;
             let first = words * (payload.len() * 7 % 11) / 10 * WORD_BYTES;
             let (first, second) = payload.split_at(first.min(payload.len()));
@@ -105,8 +116,8 @@ fn read(reader: &mut Reader, ring: &Plain, into: &mut [u8]) -> Option<(EntryKind
 fn first_read(entry: EntryKind, length: usize) -> Option<(usize, usize)> {
     match entry {
         EntryKind::Piece => Some((HEADER_BYTES, length)),
-        EntryKind::Frames(_) if length >= BODY_BYTES_MIN => {
-            Some((RING_HEAD_BYTES, length - RING_HEAD_BYTES))
+        EntryKind::Frames(_, head) if length >= BODY_BYTES_MIN => {
+            Some((head.bytes(), length - head.bytes()))
         }
         _ => None,
     }
@@ -144,7 +155,7 @@ proptest! {
             match step {
                 Step::Write(length) => {
                     let datagram = payload(number as u64, length);
-                    let entry = entry(number as u64);
+                    let entry = of_length(entry(number as u64), length);
                     let written = write(&mut writer, &ring, entry, &datagram);
                     prop_assert!(written.is_some());
                     let is_piece = entry == EntryKind::Piece;
@@ -199,7 +210,7 @@ proptest! {
             let expected: Vec<KeptFrames> = written
                 .iter()
                 .filter_map(|(_, entry, bytes)| match *entry {
-                    EntryKind::Frames(range) => Some(KeptFrames { range, bytes: bytes.clone() }),
+                    EntryKind::Frames(range, _) => Some(KeptFrames { range, bytes: bytes.clone() }),
                     _ => None,
                 })
                 .collect();

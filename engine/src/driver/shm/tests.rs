@@ -13,7 +13,7 @@ use super::local_peers::{EXCHANGE_LIMIT, EXCHANGES_MAX};
 use super::ring_pair::{RING_PAIR_BYTES, RingPair};
 use super::*;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, RingEntry};
-use crate::wire::frame_range::{FrameRange, RING_HEAD_BYTES, RING_SHORT_BYTES, RingBytes};
+use crate::wire::frame_range::{FrameRange, RING_SHORT_BYTES, RingBytes, RingHead};
 use crate::wire::local_peer::{
     KIND_ADMITTED, KIND_CHALLENGE, KIND_JOIN, KIND_LOCAL_HELLO, KIND_MEMORY, KIND_READY,
     LocalPeerMessage, SIGNAL_POLL,
@@ -100,7 +100,8 @@ fn frames(shm: &mut Shm) -> Option<KeptFrames> {
     let mut counters = DriverCounters::default();
     match shm.receive_entry(&mut counters)? {
         (5, RingEntry::Frames(range, bytes)) => Some(KeptFrames { range, bytes: bytes.to_vec() }),
-        (5, RingEntry::Message(range, ..)) => {
+        (5, RingEntry::Message(message)) => {
+            let range = message.range;
             Some(KeptFrames { range, bytes: shm.message(&mut counters).to_vec() })
         }
         (_, entry) => panic!("{entry:?}"),
@@ -134,15 +135,19 @@ fn long_message_is_copied_once_and_makes_room_when_it_is() {
     let mut counters = DriverCounters::default();
     let mut both = shared(5);
     let [ours, theirs] = &mut both;
-    let (head, payload) = ([9; RING_HEAD_BYTES], [7; 6000]);
+    let payload = [7; 6000];
     for (number, length) in [992, 1000, 6000].into_iter().cycle().take(60).enumerate() {
         let range = FrameRange { first: number as u32, count: 1 };
+        let kind = [RingHead::Header, RingHead::HeaderAndData][number / 3 % 2];
+        let head = vec![9; kind.bytes()];
         let bytes = RingBytes::Parts([&head, &payload[..length]]);
+        assert_eq!(bytes.head(), kind);
         let segment = RingSegment { frames: Some(range), bytes, is_last: true };
         assert!(ours.write_segment(ours.ring_name(5), segment, &mut counters), "{number}");
         match theirs.receive_entry(&mut counters) {
-            Some((5, RingEntry::Message(got, first, whole))) => {
-                assert_eq!((got, *first, whole), (range, head, RING_HEAD_BYTES + length));
+            Some((5, RingEntry::Message(got))) => {
+                assert_eq!((got.range, got.head()), (range, &head[..]));
+                assert_eq!(got.length, head.len() + length);
             }
             other => panic!("{other:?}"),
         }
@@ -151,7 +156,7 @@ fn long_message_is_copied_once_and_makes_room_when_it_is() {
             theirs.read_body(&mut room, &mut counters);
             assert_eq!(room, payload[..length]);
         } else {
-            assert_eq!(theirs.message(&mut counters), [&head, &payload[..length]].concat());
+            assert_eq!(theirs.message(&mut counters), [&head[..], &payload[..length]].concat());
         }
     }
     let several = FrameRange { first: 60, count: 2 };

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::lane::PendingEvent;
 use super::net::{Item, Net};
 use crate::driver::traits::{DriverEvent, KeptFrames, LocalPeer, PieceHeader, ProcessCookie};
-use crate::wire::frame_range::{FrameRange, RingName};
+use crate::wire::frame_range::{FrameRange, RingHead, RingName};
 
 /// Maximum time until the two engines of a session connect, and maximum delay of a retry, in
 /// nanoseconds.
@@ -76,7 +76,7 @@ struct Entry {
 pub(super) enum Kind {
     Packet,
     Segment,
-    Frames(FrameRange),
+    Frames(FrameRange, RingHead),
     Piece(PieceHeader),
 }
 
@@ -150,7 +150,7 @@ pub(super) struct LocalPeers {
 /// An entry as returned to the reader.
 pub(super) enum ReadEntry {
     Segment(u64, Vec<u8>),
-    Frames(u64, FrameRange, Vec<u8>),
+    Frames(u64, (FrameRange, RingHead), Vec<u8>),
     Piece(u64, PieceHeader, Vec<u8>),
     Packet(SocketAddr, Vec<u8>),
 }
@@ -436,7 +436,7 @@ impl Net {
         }
         let sender = self.hosts[host].process_name(host);
         self.wire.add_to_ring(sender, session, &kind, bytes);
-        if let Kind::Frames(range) = kind {
+        if let Kind::Frames(range, _) = kind {
             side.kept.push_back(KeptFrames { range, bytes: bytes.to_vec() });
         }
         if have_ended {
@@ -507,7 +507,7 @@ impl Net {
                 continue;
             };
             written.bytes -= bytes.len();
-            if matches!(kind, Kind::Frames(_)) {
+            if matches!(kind, Kind::Frames(..)) {
                 self.report_read(index, 1 - reader);
             }
             self.leave_drained(index, host);
@@ -517,9 +517,9 @@ impl Net {
                     self.local_peers.read[0] += 1;
                     return Some(ReadEntry::Segment(session, bytes));
                 }
-                Kind::Frames(range) => {
+                Kind::Frames(range, head) => {
                     self.local_peers.read[0] += 1;
-                    return Some(ReadEntry::Frames(session, range, bytes));
+                    return Some(ReadEntry::Frames(session, (range, head), bytes));
                 }
                 Kind::Piece(header) => {
                     self.local_peers.read[2] += 1;

@@ -47,7 +47,7 @@ use crate::driver::traits::{
     RingSegment,
 };
 use crate::memory::Shape;
-use crate::wire::frame_range::{RING_HEAD_BYTES, RING_SHORT_BYTES, RingBytes};
+use crate::wire::frame_range::{RING_SHORT_BYTES, RingBytes, RingMessage};
 use crate::wire::packet;
 
 /// The network shared by all drivers of one world.
@@ -73,6 +73,7 @@ pub(crate) struct SimDriver {
     segment: Vec<u8>,
     /// Where the bytes begin in it that [`DatagramIo::read_body`] copies.
     body_at: usize,
+    ring_message: Option<RingMessage>,
     /// The header of the piece.
     header: PieceHeader,
     /// A packet that was read instead, and its source.
@@ -94,6 +95,7 @@ impl SimDriver {
             cookie: None,
             segment: Vec::new(),
             body_at: 0,
+            ring_message: None,
             header: PieceHeader::new_zeroed(),
             untaken: None,
         }
@@ -393,7 +395,8 @@ impl DatagramIo for SimDriver {
     }
 
     fn write_segment(&mut self, ring: RingName, segment: RingSegment<'_>) -> bool {
-        let kind = segment.frames.map_or(Kind::Segment, Kind::Frames);
+        let head = segment.bytes.head();
+        let kind = segment.frames.map_or(Kind::Segment, |range| Kind::Frames(range, head));
         let bytes = match segment.bytes {
             RingBytes::Short(bytes, length) => bytes[..length].to_vec(),
             RingBytes::Parts(parts) => parts.concat(),
@@ -418,15 +421,15 @@ impl DatagramIo for SimDriver {
                 self.segment = bytes;
                 Some((session, RingEntry::Segment(&self.segment)))
             }
-            ReadEntry::Frames(session, range, bytes) => {
+            ReadEntry::Frames(session, (range, head), bytes) => {
                 self.segment = bytes;
                 let length = self.segment.len();
                 if range.count == 1
                     && length > RING_SHORT_BYTES
-                    && let Some(head) = self.segment.first_chunk()
+                    && let Some(message) = RingMessage::new(range, head, &self.segment, length)
                 {
-                    self.body_at = RING_HEAD_BYTES;
-                    return Some((session, RingEntry::Message(range, head, length)));
+                    self.body_at = head.bytes();
+                    return Some((session, RingEntry::Message(self.ring_message.insert(message))));
                 }
                 Some((session, RingEntry::Frames(range, &self.segment)))
             }

@@ -104,7 +104,7 @@ impl WireHashes {
         let (number, header, content) = match kind {
             Kind::Packet => (0, &[][..], without_tag(bytes)),
             Kind::Segment => (1, &[][..], bytes),
-            Kind::Frames(range) => {
+            Kind::Frames(range, _) => {
                 numbers[..4].copy_from_slice(&range.first.to_le_bytes());
                 numbers[4..].copy_from_slice(&range.count.to_le_bytes());
                 (3, &numbers[..], bytes)

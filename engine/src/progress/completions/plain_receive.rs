@@ -238,7 +238,6 @@ impl Completions {
         let length = arrival.length as usize;
         debug_assert!(count <= length, "bytes are of the message");
         let is_plain = receive.waiting == Waiting::Reported
-            && arrival.data.is_none()
             && length <= receive.memory.span.len
             && count <= length
             && !planted!(DuplicateCompletion);
@@ -256,7 +255,7 @@ impl Completions {
         let is_outside = self.queues[queue as usize].push(|| {
             let envelope = Envelope::of(arrival.context, arrival.tag);
             let peer = Some(Peer(arrival.peer));
-            let result = Ok(Status { peer, envelope, length, data: None });
+            let result = Ok(Status { peer, envelope, length, data: arrival.data });
             let (kind, buffer) = (OperationKind::Receive, receive.memory.buffer.take());
             Completion { user_data, kind, result, buffer, offset: 0 }
         });
@@ -320,10 +319,11 @@ mod tests {
     #[test]
     fn a_whole_message_completes_it_and_returns_its_buffer() {
         let (mut completions, queue) = with_receive(false);
-        completions.deliver(id(2), b"bytes", arrival(5, None));
+        completions.deliver(id(2), b"bytes", arrival(5, Some(9)));
         let completion = completions.pop(queue).unwrap();
         let status = completion.result.as_ref().unwrap();
         assert_eq!((completion.user_data, status.length, status.peer), (7, 5, Some(Peer(id(5)))));
+        assert_eq!(status.data, Some(9));
         assert_eq!(bytes_of(completion), b"bytes\0\0\0");
         assert!(completions.is_queue_idle(queue) && completions.pop(queue).is_none());
     }

@@ -12,7 +12,7 @@ use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry, RingName, RingS
 use crate::proto::core::Core;
 use crate::proto::failure::PeerFailure;
 use crate::proto::session::control_lane::LaneEvent;
-use crate::wire::frame_range::{FrameRange, RING_HEAD_BYTES, RingBytes};
+use crate::wire::frame_range::{RingBytes, RingMessage};
 
 /// Bytes read from rings in one turn, plus the segment that exceeds them. A ring holds hundreds of
 /// messages; if it delivers more at once than there are receives, a receiver keeps most as
@@ -50,6 +50,12 @@ impl Rings {
     /// Notes that another driver is attached, which has no rings yet.
     pub(in crate::progress) fn note_attached(&mut self) {
         self.are_read = false;
+    }
+
+    /// Returns whether rings are polled.
+    #[inline]
+    pub(in crate::progress) fn are_read(&self) -> bool {
+        self.are_read
     }
 
     /// Begins a turn, which reads rings if there are any.
@@ -166,15 +172,15 @@ impl Engine {
         let (name, segment) = match self.driver.recv_from_ring()? {
             (name, RingEntry::Frames(range, bytes)) => (name, (Some(range), bytes)),
             (name, RingEntry::Segment(bytes)) => (name, (None, bytes)),
-            (name, RingEntry::Message(range, &head, length)) => {
-                let message = (range, &head, length);
-                match self.state.take_in_place(&mut self.driver, name, message) {
-                    Ok(true) => return Some(length),
-                    Ok(false) => (name, (Some(range), self.driver.message())),
+            (name, RingEntry::Message(message)) => {
+                let message = *message;
+                match self.state.take_in_place(&mut self.driver, name, &message) {
+                    Ok(true) => return Some(message.length),
+                    Ok(false) => (name, (Some(message.range), self.driver.message())),
                     Err((session, failure)) => {
                         self.driver.message();
                         self.give_up(session, failure);
-                        return Some(length);
+                        return Some(message.length);
                     }
                 }
             }
@@ -196,23 +202,22 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Copies a message of `length` bytes with its header, which begins with `head`, from its ring
-    /// to the memory of its receive. `false`: none is posted that it can complete at once, and
-    /// nothing has changed.
+    /// Copies a message from its ring to the memory of its receive. `false`: none is posted that it
+    /// can complete at once, and nothing has changed.
     #[inline(never)]
     fn take_in_place(
         &mut self,
         driver: &mut AnyDriver,
         name: u64,
-        (range, head, length): (FrameRange, &[u8; RING_HEAD_BYTES], usize),
+        message: &RingMessage,
     ) -> Result<bool, (u32, PeerFailure)> {
         let at = (name, self.now_ns);
         let Self { core, paths, completions, .. } = self;
-        match paths.match_in_ring(core, at, (range, head, length))? {
+        match paths.match_in_ring(core, at, message)? {
             None => Ok(false),
             Some((id, fits, arrival)) => {
                 if !completions.deliver_in_place(id, &arrival, |room| driver.read_body(room)) {
-                    let payload = &driver.message()[RING_HEAD_BYTES..][..fits];
+                    let payload = &driver.message()[message.head().len()..][..fits];
                     completions.deliver_general(id, payload, &arrival);
                 }
                 Ok(true)

@@ -7,7 +7,7 @@ use super::super::failure::PeerFailure;
 use super::PathTable;
 use super::arrival::Offence;
 use crate::proto::table::Id;
-use crate::wire::frame_range::{RING_HEAD_BYTES, RingName};
+use crate::wire::frame_range::{RingMessage, RingName};
 use crate::wire::{FrameRange, KeptFrames};
 
 impl PathTable {
@@ -51,18 +51,18 @@ impl PathTable {
         core.with(session, |it, cx| it.use_ring(cx, ring, unread)).unwrap_or(true)
     }
 
-    /// Matches a message of `length` bytes with its header, which a session's ring contains and
-    /// which begins with `head`. Returns its receive, how many bytes of its payload fit that, and
-    /// the message. `None`: nothing has changed, use [`Self::handle_ring_segment`].
+    /// Matches a message that a session's ring contains. Returns its receive, how many bytes of its
+    /// payload fit that, and the message. `None`: nothing has changed, use
+    /// [`Self::handle_ring_segment`].
     #[inline]
     pub(crate) fn match_in_ring(
         &mut self,
         core: &mut Core,
         (id, now_ns): (u64, u64),
-        frame: (FrameRange, &[u8; RING_HEAD_BYTES], usize),
+        message: &RingMessage,
     ) -> Result<Option<(Id, usize, Arrival)>, Offence> {
         let Some(session) = self.session_of(id) else { return Ok(None) };
-        let matched = core.match_in_ring(session, frame, now_ns);
+        let matched = core.match_in_ring(session, message, now_ns);
         let matched =
             matched.map_err(|error| (session, PeerFailure::Protocol(error.to_string().into())))?;
         if matched.is_some() {

@@ -3,8 +3,8 @@
 //! Lookups that the general path repeats at each step are done once here; all other frames are left
 //! to the general path. Both paths have the same effects.
 
+use zerocopy::FromBytes;
 use zerocopy::little_endian::U16;
-use zerocopy::{FromBytes, transmute_ref};
 
 use super::transport::Transport;
 use super::uncommon::Uncommon;
@@ -19,11 +19,17 @@ use crate::proto::table::Id;
 use crate::proto::unexpected::{Kind, Waiting};
 use crate::wire::FrameRange;
 use crate::wire::eager::{EAGER_HEADER_BYTES, FLAG_DATA};
-use crate::wire::frame_range::RING_HEAD_BYTES;
+use crate::wire::frame_range::{RingHead, RingMessage};
 use crate::wire::one_sided::OneSided;
-use crate::wire::{EAGER_BYTES_MAX, Eager, FrameError, frame};
+use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, FrameError, frame};
 
-const _: () = assert!(RING_HEAD_BYTES == EAGER_HEADER_BYTES, "a ring's first line has a header");
+/// Bytes before the payload of a message that has remote data.
+const WITH_DATA: usize = EAGER_HEADER_BYTES + DATA_BYTES;
+
+const _: () = assert!(
+    RingHead::Header.bytes() == EAGER_HEADER_BYTES && RingHead::HeaderAndData.bytes() == WITH_DATA,
+    "a ring's first line has what precedes a payload"
+);
 
 /// Frames taken off the front of a segment's body.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -63,7 +69,7 @@ fn is_plain(header: &Eager, (envelopes_left, bytes_left): (u32, u32)) -> bool {
 
 impl Core {
     /// Matches a message that a ring contains, as [`PathTable::match_in_ring`] does: if it is the
-    /// next frame, has no remote data, requests no report, and nothing is due to its sender.
+    /// next frame, requests no report, and nothing is due to its sender.
     ///
     /// RR-DGRAM-1, RR-DGRAM-4, RR-CREDIT-1, RR-MATCH-3.
     ///
@@ -72,11 +78,14 @@ impl Core {
     pub(crate) fn match_in_ring(
         &mut self,
         slot: u32,
-        (range, head, length): (FrameRange, &[u8; RING_HEAD_BYTES], usize),
+        message: &RingMessage,
         now_ns: u64,
     ) -> Result<Option<(Id, usize, Arrival)>, FrameError> {
         let (session, mut cx) = self.enter_receiving(slot)?;
-        let header: &Eager = transmute_ref!(head);
+        let (range, head, length) = (message.range, message.head(), message.length);
+        let Ok((header, data)) = Eager::ref_from_prefix(head) else { return Ok(None) };
+        let has_data = header.flags & FLAG_DATA != 0;
+        let data = data.first_chunk().filter(|_| has_data).map(|data| u64::from_le_bytes(*data));
         let payload = header.length.get();
         let is_fast = shortcut!("a message copied from its ring")
             && session.is_connected()
@@ -86,8 +95,9 @@ impl Core {
         let is_next = is_fast
             && received.expected() == range.first
             && is_plain(header, received.credits().left())
-            && header.flags & FLAG_DATA == 0
-            && payload as usize + EAGER_HEADER_BYTES == length;
+            && head.len() == if data.is_some() { WITH_DATA } else { EAGER_HEADER_BYTES }
+            && data.is_some() == has_data
+            && payload as usize + head.len() == length;
         let source = session.peer.remotes().index_of(header.source_endpoint.get());
         let target = header.target_endpoint.get();
         let SharedState { peers, endpoints, operations, .. } = &mut *cx.shared;
@@ -109,7 +119,7 @@ impl Core {
         session.segments.note_segment_from(&mut cx, Transport::Ring, (range, length), now_ns);
         session.segments.flush_update(&mut cx);
         let length = u64::from(payload);
-        let arrival = Arrival { peer, context, tag, length, data: None };
+        let arrival = Arrival { peer, context, tag, length, data };
         Ok(Some((id, capacity.min(length) as usize, arrival)))
     }
 }
