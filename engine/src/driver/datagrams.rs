@@ -268,6 +268,11 @@ impl Datagrams {
         }
     }
 
+    /// Whether rings are shared with local peers.
+    pub(super) fn has_rings(&self) -> bool {
+        self.shm.as_ref().is_some_and(|shm| shm.is_up())
+    }
+
     /// See [`crate::driver::traits::DatagramIo::recv_from_ring`].
     #[inline(always)]
     pub(super) fn recv_from_ring(&mut self) -> Option<(u64, RingEntry<'_>)> {

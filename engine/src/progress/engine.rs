@@ -43,13 +43,20 @@ const POLLS_PER_CLOCK: u64 = 16;
 const DEFERRED_RECEIPTS_MAX: u32 = 8;
 /// Time for which these steps may be deferred.
 const DEFERRED_NS_MAX: u64 = 100_000;
+/// Time for which they may be deferred while rings are polled and have nothing: they cost three
+/// times what it takes to poll a ring, and a message that arrives meanwhile waits for their end.
+const DEFERRED_IDLE_NS_MAX: u64 = 1_000;
+/// Turns for which they may be deferred so, should no time pass for the clock.
+const DEFERRED_IDLE_TURNS_MAX: u32 = 16;
 
 /// The last steps of a turn (acknowledgements, the driver's events, timers, sends that wait), while
-/// turns end before them with a message for the user.
+/// turns end before them: with a message for the user, or since rings are polled.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DeferredSteps {
     /// Datagrams and entries received since they were last executed, at least one each turn.
     receipts: u32,
+    /// Turns since then that have received nothing.
+    idle_turns: u32,
     /// When that was.
     done_ns: u64,
 }
@@ -57,7 +64,7 @@ pub(super) struct DeferredSteps {
 impl DeferredSteps {
     /// They are executed now.
     fn done(now_ns: u64) -> Self {
-        Self { receipts: 0, done_ns: now_ns }
+        Self { receipts: 0, idle_turns: 0, done_ns: now_ns }
     }
 
     /// Makes the next turn execute them.
@@ -71,6 +78,17 @@ impl DeferredSteps {
         self.receipts += receipts.max(1);
         let since_ns = now_ns.saturating_sub(self.done_ns);
         self.receipts <= DEFERRED_RECEIPTS_MAX && since_ns < DEFERRED_NS_MAX
+    }
+
+    /// Defers them after a turn that has received nothing, unless they were for too long. Returns
+    /// whether it does.
+    #[inline]
+    fn defer_idle(&mut self, now_ns: u64) -> bool {
+        self.idle_turns += 1;
+        let since_ns = now_ns.saturating_sub(self.done_ns);
+        self.receipts < DEFERRED_RECEIPTS_MAX
+            && self.idle_turns <= DEFERRED_IDLE_TURNS_MAX
+            && since_ns < DEFERRED_IDLE_NS_MAX
     }
 }
 
@@ -183,6 +201,15 @@ impl EngineState {
             && self.core.shared().is_at_rest()
             && !self.datagrams.has_more()
             && self.deferred.defer(self.datagrams.latest_count(), self.now_ns)
+    }
+
+    /// Returns whether a turn that has received nothing ends, so that rings are polled again: a
+    /// later turn does the rest.
+    #[inline]
+    fn only_polls_rings(&mut self) -> bool {
+        self.rings.are_read()
+            && self.core.shared().is_at_rest()
+            && self.deferred.defer_idle(self.now_ns)
     }
 
     /// Returns the address of one of its endpoints.
@@ -307,7 +334,10 @@ impl Engine {
     /// user if nothing else waits. Returns `true` if something happened.
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
         self.state.polls += 1;
-        if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) || self.state.paths.has_timers() {
+        if self.state.paths.has_timers()
+            || self.state.rings.are_read()
+            || self.state.polls.is_multiple_of(POLLS_PER_CLOCK)
+        {
             self.state.read_clock();
         }
         let began_ns = self.state.now_ns;
@@ -319,6 +349,9 @@ impl Engine {
         happened |= self.read_datagrams();
         if self.state.has_message(finished) {
             return Ok(true);
+        }
+        if !happened && self.state.only_polls_rings() {
+            return Ok(false);
         }
         self.state.deferred = DeferredSteps::done(self.state.now_ns);
         self.acknowledge(false);

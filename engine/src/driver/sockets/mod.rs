@@ -50,6 +50,10 @@ const BUSY_POLLS: u32 = 64;
 /// and an epoll call that finds nothing would take half of the time of each poll.
 const EPOLL_EVERY: Duration = Duration::from_micros(5);
 
+/// How often that interval doubles, at most, while rings are shared with local peers and the calls
+/// find nothing: a call takes as long as a message by a ring. An event ends that.
+const EPOLL_DOUBLINGS_MAX: u32 = 2;
+
 const READ: usize = 0;
 const WRITE: usize = 1;
 
@@ -72,6 +76,8 @@ pub(crate) struct SocketsDriver {
     idle_polls: u32,
     /// When epoll was last called, in idle mode.
     epoll_polled_at: Instant,
+    /// See [`EPOLL_DOUBLINGS_MAX`].
+    epoll_doublings: u32,
     counters: DriverCounters,
     is_stopped: bool,
 }
@@ -99,6 +105,7 @@ impl SocketsDriver {
             ready: Vec::new(),
             idle_polls: 0,
             epoll_polled_at: Instant::now(),
+            epoll_doublings: 0,
             counters: DriverCounters::default(),
             is_stopped: false,
         })
@@ -106,7 +113,7 @@ impl SocketsDriver {
 
     /// Makes the next polls call epoll.
     fn poll_epoll_soon(&mut self) {
-        self.idle_polls = 0;
+        (self.idle_polls, self.epoll_doublings) = (0, 0);
     }
 
     /// Whether this poll calls epoll.
@@ -116,9 +123,13 @@ impl SocketsDriver {
             return true;
         }
         let now = Instant::now();
-        let is_due = now.saturating_duration_since(self.epoll_polled_at) >= EPOLL_EVERY;
+        let every = EPOLL_EVERY * (1 << self.epoll_doublings);
+        let is_due = now.saturating_duration_since(self.epoll_polled_at) >= every;
         if is_due {
             self.epoll_polled_at = now;
+            let may_double = self.datagrams.has_rings();
+            let doublings = (self.epoll_doublings + 1).min(EPOLL_DOUBLINGS_MAX);
+            self.epoll_doublings = if may_double { doublings } else { 0 };
         }
         is_due
     }

@@ -40,8 +40,8 @@ struct AckPolicy {
     /// After so many segments it goes with the next segment that is sent, which needs a header for
     /// it.
     carried_segments: u16,
-    /// So many turns have passed without a segment: some microseconds, in which the rest of a
-    /// message arrives, or a reply is sent.
+    /// So many turns have passed without a segment, those that only poll rings not counted: some
+    /// microseconds, in which the rest of a message arrives, or a reply is sent.
     quiet_turns: u16,
     /// So much time has passed since the first unacknowledged segment, for loops with rare turns.
     delay_ns: u64,
@@ -60,7 +60,7 @@ static ACK_POLICIES: [AckPolicy; 2] = [
         bytes: 16 << 10,
         segments: u16::MAX,
         carried_segments: 32,
-        quiet_turns: 16,
+        quiet_turns: 4,
         delay_ns: 50_000,
     },
 ];
