@@ -7,6 +7,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::engine_ref::EngineRef;
+use crate::memory::RawSpan;
 use crate::progress::caretaker::EngineCell;
 use crate::progress::completions::{PostedTo, ReceiveMemory};
 use crate::progress::engine::Engine;
@@ -237,6 +238,17 @@ impl PostTarget for EngineCell {
             Ok(mut engine) => Ok(engine.post_send_to(request, memory, to, more)?.map(named)),
             Err(error) => Err((error, memory)),
         }
+    }
+
+    #[inline]
+    fn post_send_of(
+        &self,
+        request: &SendRequest,
+        span: RawSpan,
+        to: PostedTo,
+        more: bool,
+    ) -> Result<Option<OperationId>, Error> {
+        Ok(self.enter()?.post_send_of(request, span, to, more)?.map(named))
     }
 
     #[inline]

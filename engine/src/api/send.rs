@@ -5,7 +5,7 @@ use super::engine_ref::EngineRef;
 use super::mode::Attached;
 use super::operation::Operation;
 use super::options::SendOptions;
-use crate::memory::{Buffer, RawSpan, raw_shape};
+use crate::memory::{Buffer, RawSpan, Span, raw_shape};
 use crate::progress::completions::PostedTo;
 use crate::progress::post::{Memory, PostResult, Refused};
 use crate::progress::posting::PostTarget;
@@ -134,11 +134,13 @@ impl<M: Attached> Endpoint<M> {
         // SAFETY: the caller guarantees that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
         let request = self.send_request(peer, envelope, shape.len(), &options);
-        let memory = Memory { buffer: None, shape };
-        let open = self.open();
+        let (open, to) = (self.open(), self.sent_to(&options));
         open.guard.note_borrowed();
-        let posted =
-            open.engine.posts().post_send(&request, memory, self.sent_to(&options), options.more);
+        let posts = open.engine.posts();
+        if let Some(Span { ptr, len }) = shape.as_span() {
+            return posts.post_send_of(&request, RawSpan { ptr, len }, to, options.more);
+        }
+        let posted = posts.post_send(&request, Memory { buffer: None, shape }, to, options.more);
         posted.map_err(|(error, _)| error)
     }
 }

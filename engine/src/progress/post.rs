@@ -7,7 +7,7 @@ use super::completions::{CompletionRoute, PostedTo, Posting};
 use super::counters::CounterEvents;
 use super::engine::{Engine, EngineState};
 use super::outside::Ticket;
-use crate::memory::{Buffer, Shape, copy_bytes};
+use crate::memory::{Buffer, RawSpan, Shape, copy_bytes};
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
@@ -56,11 +56,25 @@ impl Memory {
         Self { buffer: Some(Buffer::Heap(bytes)), shape }
     }
 
+    /// Memory that its poster keeps valid until the operation ends.
+    #[inline]
+    pub(crate) fn borrowed(RawSpan { ptr, len }: RawSpan) -> Self {
+        Self { buffer: None, shape: Shape::contiguous(ptr, len) }
+    }
+
     /// Creates empty memory.
     pub(crate) fn nothing() -> Self {
         let nowhere = std::ptr::NonNull::dangling().as_ptr();
         Self { buffer: None, shape: Shape::contiguous(nowhere, 0) }
     }
+}
+
+/// Returns whether a send completes when it is copied or sent, if that can be at once.
+#[inline(always)]
+fn completes_when_sent(request: &SendRequest) -> bool {
+    request.level == CompletionLevel::Inject
+        && request.is_plain()
+        && request.length <= request.hint.eager_limit(u64::MAX)
 }
 
 /// Returns the error of a message above the inject limit, which names the setting.
@@ -105,6 +119,16 @@ impl EngineState {
             tracing::debug!(hint = %request.hint, length = request.length, "a send with a hint");
             self.core.shared_mut().note_hinted_send(request.hint);
         }
+    }
+
+    /// Counts a send that was sent at once, and returns its status.
+    #[inline]
+    fn note_sent(&mut self, request: &SendRequest) -> Status {
+        self.note_hint(request);
+        self.completions.count(request.endpoint, CounterEvents::SEND, true);
+        let envelope = Envelope::of(request.context, request.tag);
+        let (peer, length) = (Some(Peer(request.peer)), request.length as usize);
+        Status { peer, envelope, length, data: None }
     }
 
     /// Returns the route for the end of a send that its poster has admitted: its success is not
@@ -243,7 +267,6 @@ impl Engine {
         more: bool,
     ) -> Result<PostResult, Refused> {
         let peer = Some(Peer(request.peer));
-        let envelope = Envelope::of(request.context, request.tag);
         if request.length > MESSAGE_BYTES_MAX {
             let text = format!("a message has at most {MESSAGE_BYTES_MAX} bytes");
             return Err((Error::misuse(text), memory));
@@ -251,9 +274,7 @@ impl Engine {
         if !self.state.completions.has_room(route) {
             return Err((Error::WouldBlock(COMPLETIONS), memory));
         }
-        let whole_limit = request.hint.eager_limit(u64::MAX);
-        let may_go_now = request.level == CompletionLevel::Inject && request.is_plain();
-        if may_go_now && request.length <= whole_limit {
+        if completes_when_sent(request) {
             let shape = &memory.shape;
             // SAFETY: the buffer (or the poster's guarantee) keeps the memory for this call.
             let fill = |room: &mut [u8]| unsafe { shape.copy_to(0, room) };
@@ -263,23 +284,67 @@ impl Engine {
             let sent = self.send_now(request, more, fill, whole);
             match sent {
                 Ok(true) => {
-                    self.state.note_hint(request);
-                    self.state.completions.count(request.endpoint, CounterEvents::SEND, true);
-                    let length = request.length as usize;
-                    let status = Status { peer, envelope, length, data: None };
+                    let status = self.state.note_sent(request);
                     return Ok(PostResult::Sent(status, memory.buffer));
                 }
                 Ok(false) => {}
                 Err(refusal) => return Err((self.state.error_of(peer, refusal), memory)),
             }
         }
+        self.post_new_send(request, memory, route, more).map(PostResult::Pending)
+    }
+
+    /// Posts a send that waits.
+    fn post_new_send(
+        &mut self,
+        request: &SendRequest,
+        memory: Memory,
+        route: CompletionRoute,
+        more: bool,
+    ) -> Result<Id, Refused> {
         match self.state.core.new_send(request) {
             Ok(id) => {
                 self.start_new_send(id, request, memory, route, more);
-                Ok(PostResult::Pending(id))
+                Ok(id)
             }
-            Err(refusal) => Err((self.state.error_of(peer, refusal), memory)),
+            Err(refusal) => Err((self.state.error_of(Some(Peer(request.peer)), refusal), memory)),
         }
+    }
+
+    /// Posts, as [`Self::post_send_to`] does, a send of one piece of memory, which its poster keeps
+    /// valid until that has completed.
+    #[inline]
+    pub(crate) fn post_send_of(
+        &mut self,
+        request: &SendRequest,
+        span: RawSpan,
+        to: PostedTo,
+        more: bool,
+    ) -> Result<Option<Id>, Error> {
+        if self.state.completions.has_room_in(to.queue) && completes_when_sent(request) {
+            let bytes = match span.len {
+                0 => &[][..],
+                // SAFETY: the poster guarantees that the memory is valid.
+                length => unsafe { std::slice::from_raw_parts(span.ptr, length) },
+            };
+            match self.send_now(request, more, |room| copy_bytes(room, bytes), Some(bytes)) {
+                Ok(true) => {
+                    let status = self.state.note_sent(request);
+                    self.state.completions.push_sent(to, status, None);
+                    return Ok(None);
+                }
+                Ok(false) => {
+                    let memory = Memory::borrowed(span);
+                    let posted = self.post_new_send(request, memory, to.route(), more);
+                    return posted.map(Some).map_err(|(error, _)| error);
+                }
+                Err(refusal) => {
+                    return Err(self.state.error_of(Some(Peer(request.peer)), refusal));
+                }
+            }
+        }
+        let posted = self.post_send_to(request, Memory::borrowed(span), to, more);
+        posted.map_err(|(error, _)| error)
     }
 
     fn start_new_send(

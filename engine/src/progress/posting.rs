@@ -3,6 +3,7 @@
 
 use super::completions::{PostedTo, ReceiveMemory};
 use super::post::{Memory, PostResult, Refused};
+use crate::memory::RawSpan;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::session::one_sided::origin::OneSidedRequest;
 use crate::proto::session::send::SendRequest;
@@ -30,6 +31,16 @@ pub trait PostTarget {
         more: bool,
     ) -> Result<Option<OperationId>, Refused>;
 
+    /// Posts a send of one piece of memory, which its poster keeps valid until that has completed,
+    /// and whose end goes to a queue. `None`: as for [`Self::post_send`].
+    fn post_send_of(
+        &self,
+        request: &SendRequest,
+        span: RawSpan,
+        to: PostedTo,
+        more: bool,
+    ) -> Result<Option<OperationId>, Error>;
+
     /// Posts a receive into one piece of memory, whose completion goes to a queue. Takes `memory`
     /// unless it is refused.
     fn post_into(
@@ -37,13 +48,7 @@ pub trait PostTarget {
         request: &ReceiveRequest,
         memory: &mut ReceiveMemory,
         to: PostedTo,
-    ) -> Result<OperationId, Error> {
-        let posted = self.post_receive(request, memory.take().into_memory(), to);
-        posted.map_err(|(error, refused)| {
-            memory.put_back(refused);
-            error
-        })
-    }
+    ) -> Result<OperationId, Error>;
 
     /// Posts a receive whose end goes to a queue.
     fn post_receive(

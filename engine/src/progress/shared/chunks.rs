@@ -99,7 +99,7 @@ impl<T> ChunkWriter<T> {
     pub(crate) fn push(&mut self, make: impl FnOnce() -> T) {
         let at = self.written % ROOM;
         if at == 0 && self.written != 0 {
-            self.extend();
+            return self.push_behind(make());
         }
         // SAFETY: the last chunk is freed by readers after its last entry only, which is not
         // published; no thread reads the slot at `written` before it is.
@@ -108,8 +108,18 @@ impl<T> ChunkWriter<T> {
         self.chunks.written.store(self.written, Ordering::Release);
     }
 
-    /// Appends a chunk, as the last one is full.
+    /// Publishes an entry in a new chunk, as the last one is full. The entry exists before: a panic
+    /// of what makes it leaves no empty chunk.
     #[cold]
+    fn push_behind(&mut self, entry: T) {
+        self.extend();
+        // SAFETY: as in `push`.
+        unsafe { (*(*self.last).entries[0].get()).write(entry) };
+        self.written += 1;
+        self.chunks.written.store(self.written, Ordering::Release);
+    }
+
+    /// Appends a chunk.
     fn extend(&mut self) {
         let spare = self.chunks.spare.swap(ptr::null_mut(), Ordering::Acquire);
         let new = if spare.is_null() { Chunk::boxed() } else { spare };

@@ -20,6 +20,27 @@ pub(super) fn thread_number() -> usize {
     if let Some(number) = crate::hooks::threads::number() {
         return number;
     }
+    thread_pointer()
+}
+
+/// Returns the address of the thread's control block, which in a shared library takes no call, as
+/// the address of a thread-local variable does.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: the first word of the control block, which `fs` refers to, is its own address (System
+    // V ABI for x86-64, "Thread-Local Storage").
+    unsafe {
+        std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
+    }
+    pointer
+}
+
+/// Returns the address of a variable of the thread.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn thread_pointer() -> usize {
     thread_local!(static MARK: u8 = const { 0 });
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }

@@ -149,9 +149,9 @@ impl<S, T, B: Doorbell<S>> SharedProgress<S, T, B> {
         matches!(self.leader.phase.load(Ordering::Relaxed), ASLEEP | RUNG)
     }
 
-    /// Returns whether a thread sleeps, or is about to: to be called after a fence.
+    /// Returns whether a follower or the leader sleeps, or is about to: to be called after a fence.
     #[inline]
-    pub(crate) fn has_sleepers(&self) -> bool {
+    pub(crate) fn has_sleeping_waiters(&self) -> bool {
         self.followers.has_sleepers() || self.leader.phase.load(Ordering::Relaxed) == ASLEEP
     }
 

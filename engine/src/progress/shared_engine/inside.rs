@@ -171,7 +171,7 @@ impl Inside {
                 Err(_) => true,
             };
             self.wants_wake |= is_sooner;
-            pending.borrow_mut().rings |= is_sooner;
+            pending.borrow_mut().wakes_wait_objects |= is_sooner;
         }
         if !self.waiting_injects.is_empty() {
             self.remove_sent_injects(place);

@@ -27,7 +27,7 @@ use crate::types::Error;
 pub(super) struct PendingWakeups {
     pub(super) wakeups: Wakeups,
     /// Sleepers on wait objects are woken: they sleep for too long, or for events that were taken.
-    pub(super) rings: bool,
+    pub(super) wakes_wait_objects: bool,
 }
 
 /// Wakes the leader.
@@ -288,8 +288,9 @@ impl EnginePlace {
     /// Notifies waiters outside. Without the lock: a waker may do anything.
     #[inline]
     pub(super) fn notify_waiters(&self, pending: RefCell<PendingWakeups>) {
-        let PendingWakeups { wakeups: Wakeups { classes, wakers }, rings } = pending.into_inner();
-        if classes != 0 || rings {
+        let PendingWakeups { wakeups: Wakeups { classes, wakers }, wakes_wait_objects } =
+            pending.into_inner();
+        if classes != 0 || wakes_wait_objects {
             self.notify_sleepers(classes);
         }
         wake_all(wakers);
@@ -301,7 +302,7 @@ impl EnginePlace {
     pub(super) fn notify_sleepers(&self, classes: u32) {
         // After the events: a thread checks for them after it has announced its sleep.
         fence(Ordering::SeqCst);
-        if self.shared.has_sleepers() || self.armed.load(Ordering::Relaxed) > 0 {
+        if self.shared.has_sleeping_waiters() || self.armed.load(Ordering::Relaxed) > 0 {
             self.wake_sleepers(classes);
         }
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use super::SharedEngine;
 use super::inside::{CompletionTarget, Copied, Inside, OneSidedPost, PostRequest, PutPost};
 use super::place::PendingWakeups;
+use crate::memory::RawSpan;
 use crate::progress::completions::{PostedTo, ReceiveMemory, Wakeups};
 use crate::progress::engine::Engine;
 use crate::progress::outside::Ticket;
@@ -92,7 +93,7 @@ impl SharedEngine {
     #[inline(never)]
     fn end_slowly(&self, mut guard: Inner<'_>, classes: u32, took_events: bool) {
         let wakeups = Wakeups { classes, wakers: Vec::new() };
-        let pending = RefCell::new(PendingWakeups { wakeups, rings: took_events });
+        let pending = RefCell::new(PendingWakeups { wakeups, wakes_wait_objects: took_events });
         guard.after(&self.place, &pending);
         self.place.shared().end_slowly(guard, |inside, request| {
             self.place.apply(inside, request, &pending);
@@ -185,6 +186,31 @@ impl SharedEngine {
         self.post_behind(guard, memory, inline, queued).transpose()
     }
 
+    /// Posts a send after waiting requests, or queues a request with it.
+    #[cold]
+    #[inline(never)]
+    fn post_send_behind(
+        &self,
+        guard: Option<Inner<'_>>,
+        request: &SendRequest,
+        memory: Memory,
+        to: PostedTo,
+        more: bool,
+    ) -> Result<Option<OperationId>, Refused> {
+        let mut number = 0;
+        let posted = self.post_memory_behind(
+            guard,
+            memory,
+            |engine, memory| engine.post_send_to(request, memory, to, more),
+            |memory| {
+                number = self.new_request();
+                let end = CompletionTarget::Queue { to, number };
+                PostRequest::Send { request: *request, memory, end, more }
+            },
+        )?;
+        Ok(posted.map_or_else(|| Some(requested(number)), |posted| posted.map(named)))
+    }
+
     /// Posts a receive after waiting requests, or queues a request with it.
     #[cold]
     #[inline(never)]
@@ -256,18 +282,28 @@ impl PostTarget for SharedEngine {
         to: PostedTo,
         more: bool,
     ) -> Result<Option<OperationId>, Refused> {
-        let post = |engine: &mut Engine, memory| engine.post_send_to(request, memory, to, more);
         self.post(
             memory,
-            |engine, memory| Ok(post(engine, memory)?.map(named)),
-            |guard, memory| {
-                let mut number = 0;
-                let posted = self.post_memory_behind(guard, memory, post, |memory| {
-                    number = self.new_request();
-                    let end = CompletionTarget::Queue { to, number };
-                    PostRequest::Send { request: *request, memory, end, more }
-                })?;
-                Ok(posted.map_or_else(|| Some(requested(number)), |posted| posted.map(named)))
+            |engine, memory| Ok(engine.post_send_to(request, memory, to, more)?.map(named)),
+            |guard, memory| self.post_send_behind(guard, request, memory, to, more),
+        )
+    }
+
+    #[inline]
+    fn post_send_of(
+        &self,
+        request: &SendRequest,
+        span: RawSpan,
+        to: PostedTo,
+        more: bool,
+    ) -> Result<Option<OperationId>, Error> {
+        self.post(
+            span,
+            |engine, span| Ok(engine.post_send_of(request, span, to, more)?.map(named)),
+            |guard, span| {
+                let memory = Memory::borrowed(span);
+                let posted = self.post_send_behind(guard, request, memory, to, more);
+                posted.map_err(|(error, _)| error)
             },
         )
     }
