@@ -132,11 +132,13 @@ impl<M: Attached> CompletionQueue<M> {
 }
 
 impl CompletionQueue<Shared> {
-    /// Makes progress once, and passes completions to `take`, oldest first, until
-    /// it returns `false` or has got `limit` of them; returns their number. They are moved once,
-    /// where [`Self::read`] moves them to a vector first.
+    /// Makes progress once, and passes completions to `take`, oldest first, until it returns
+    /// `false` or has got `limit` of them; returns their number. They are moved once, where
+    /// [`Self::read`] moves them to a vector first. One that is passed counts as taken, also if
+    /// `take` returns `false` or panics.
     ///
-    /// `take` must not read this queue.
+    /// `take` must not read this queue, or wait for its engine, which may never return: other
+    /// readers wait until it has returned. It may post.
     ///
     /// # Errors
     ///
@@ -222,7 +224,9 @@ impl<M: Attached> Endpoint<M> {
         found.into_iter().map(|(_, user_data)| user_data).collect()
     }
 
-    /// Makes progress without waiting. `true`: there was something to do.
+    /// Makes progress without waiting. `true`: there was something to do. `false`: nothing was
+    /// found; while peers share memory with this engine, most calls look only there, and one in a
+    /// microsecond looks for everything.
     ///
     /// # Errors
     ///

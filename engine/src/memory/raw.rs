@@ -52,7 +52,7 @@ impl RawSpan {
 #[inline]
 pub(crate) unsafe fn raw_shape(spans: &[RawSpan]) -> Result<Shape, MemoryError> {
     match spans {
-        // No bytes may be at any address.
+        // An empty span may have any address, also null.
         [span] if span.len > 0 => {
             span.check(0)?;
             Ok(Shape::contiguous(span.ptr, span.len))
@@ -61,7 +61,7 @@ pub(crate) unsafe fn raw_shape(spans: &[RawSpan]) -> Result<Shape, MemoryError> 
     }
 }
 
-/// The shape of no or several spans.
+/// The shape of several spans, or of no bytes.
 fn raw_list(spans: &[RawSpan]) -> Result<Shape, MemoryError> {
     let mut len = 0usize;
     for (index, span) in spans.iter().enumerate() {

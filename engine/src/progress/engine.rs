@@ -35,7 +35,7 @@ use crate::proto::table::Id;
 use crate::topology::Placement;
 use crate::types::{Address, Error};
 
-/// Polls between two clock reads while no path waits for a timer.
+/// Polls between two clock reads while no path waits for a timer, and there are no rings.
 const POLLS_PER_CLOCK: u64 = 16;
 
 /// Datagrams and entries of rings in whose turns the last steps may be deferred: fewer than a peer
@@ -204,10 +204,11 @@ impl EngineState {
     }
 
     /// Returns whether a turn that has received nothing ends, so that rings are polled again: a
-    /// later turn does the rest.
+    /// later turn does the rest, for which no work waits. Counts such turns.
     #[inline]
-    fn only_polls_rings(&mut self) -> bool {
-        self.rings.are_read()
+    fn defers_idle_turn(&mut self) -> bool {
+        self.rings.are_up()
+            && self.datagrams.is_polled()
             && self.core.shared().is_at_rest()
             && self.deferred.defer_idle(self.now_ns)
     }
@@ -331,11 +332,13 @@ impl Engine {
     }
 
     /// Executes one turn: everything that can be done without waiting, or up to a message for the
-    /// user if nothing else waits. Returns `true` if something happened.
+    /// user if nothing else waits. Returns `true` if something happened. `false` may mean, where
+    /// there are rings, that only these were polled; the rest of a turn is done once in
+    /// [`DEFERRED_IDLE_NS_MAX`].
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
         self.state.polls += 1;
         if self.state.paths.has_timers()
-            || self.state.rings.are_read()
+            || self.state.rings.are_up()
             || self.state.polls.is_multiple_of(POLLS_PER_CLOCK)
         {
             self.state.read_clock();
@@ -350,7 +353,7 @@ impl Engine {
         if self.state.has_message(finished) {
             return Ok(true);
         }
-        if !happened && self.state.only_polls_rings() {
+        if !happened && self.state.defers_idle_turn() {
             return Ok(false);
         }
         self.state.deferred = DeferredSteps::done(self.state.now_ns);

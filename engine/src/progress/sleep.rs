@@ -113,6 +113,8 @@ impl Engine {
         if let Some(timer_ns) = state.paths.next_timer_ns() {
             sleep = sleep.min(Duration::from_nanos(timer_ns.saturating_sub(state.now_ns)));
         }
+        // What ends the sleep is handled by the next turn.
+        state.deferred.end();
         sleep
     }
 }

@@ -126,6 +126,7 @@ impl Cq {
             // SAFETY: the caller promises room, of which each entry takes its bytes; a format is
             // the beginning of the whole.
             unsafe {
+                // A constant length takes no call.
                 if self.entry_bytes == size_of::<fi_cq_tagged_entry>() {
                     at.cast::<fi_cq_tagged_entry>().write_unaligned(whole);
                 } else {

@@ -11,7 +11,7 @@ use ringrail::{Completion, CompletionQueue, Shared};
 use super::entry::{Entry, entry_of};
 use crate::errno::Errno;
 
-/// How many completions are taken off the engine at once.
+/// How many completions a wait, or a drain, takes off the engine at once.
 const BATCH: usize = 64;
 
 /// The most entries of `FI_PEEK`, which the engine does not count, that wait to be read.

@@ -17,7 +17,7 @@
 //! a short entry costs the two sides that line and the next.
 //!
 //! A piece of a message has its header in its first line and its bytes from the next line on, and
-//! so has a message of more than 24 bytes: they are copied from the sender's memory into the ring,
+//! so has a message that does not fit one: they are copied from the sender's memory into the ring,
 //! and from there to their destination. Of a long message the reader copies the header first, and
 //! decides by it where the payload is copied to.
 //!

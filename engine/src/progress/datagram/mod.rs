@@ -153,6 +153,12 @@ impl EngineDatagrams {
         self.announced
     }
 
+    /// Returns whether the socket and rings are read in each turn.
+    #[inline]
+    pub(super) fn is_polled(&self) -> bool {
+        self.is_polled
+    }
+
     /// Returns whether the last turn read as many as permitted.
     #[inline]
     pub(super) fn has_more(&self) -> bool {
@@ -299,6 +305,7 @@ impl Engine {
             self.driver.disconnect_peer(name);
         }
         self.state.paths.close(session);
+        self.state.note_rings();
     }
 
     // ---- Receiving ----

@@ -29,6 +29,8 @@ const OVERWRITTEN: &str = "it has overwritten messages in shared memory that it 
 pub(crate) struct Rings {
     /// Some session has had a ring since the driver was attached: the driver is polled.
     are_read: bool,
+    /// Some session has a ring now.
+    are_up: bool,
     /// Some ring had no space, and its reader does not report when it has.
     is_full: bool,
 }
@@ -49,13 +51,18 @@ impl RingTurn {
 impl Rings {
     /// Notes that another driver is attached, which has no rings yet.
     pub(in crate::progress) fn note_attached(&mut self) {
-        self.are_read = false;
+        (self.are_read, self.are_up) = (false, false);
     }
 
-    /// Returns whether rings are polled.
+    /// Returns whether some session has a ring.
     #[inline]
-    pub(in crate::progress) fn are_read(&self) -> bool {
-        self.are_read
+    pub(in crate::progress) fn are_up(&self) -> bool {
+        self.are_up
+    }
+
+    /// Notes whether some session has a ring.
+    pub(in crate::progress) fn set_up(&mut self, are_up: bool) {
+        self.are_up = are_up;
     }
 
     /// Begins a turn, which reads rings if there are any.
@@ -95,7 +102,7 @@ impl Rings {
             core.enter(session).and_then(|(it, cx)| it.poll_for_ring(cx, RING_SEGMENT_BYTES_MAX))
         {
             let (frames, bytes) = segment.content();
-            let bytes = RingBytes::Parts([bytes, &[]]);
+            let bytes = frames.map_or(RingBytes::whole(bytes), |it| RingBytes::of(it, bytes));
             if !driver.write_segment(ring, RingSegment { frames, bytes, is_last: false }) {
                 let token = segment.token();
                 self.refuse(session, token, core, controls);
@@ -143,6 +150,7 @@ impl Engine {
             state.rings.are_read |= is_up;
             state.core.with(session, |it, cx| it.segments().flush_if_waiting(cx));
             self.state.note_transport(&self.driver, session, false);
+            self.state.note_rings();
             if !is_up {
                 self.handle_lane_event(session, LaneEvent::RingEnded);
             }
@@ -202,6 +210,12 @@ impl Engine {
 }
 
 impl EngineState {
+    /// Notes whether there are rings, after one has come or gone.
+    pub(in crate::progress) fn note_rings(&mut self) {
+        let are_up = (0..self.controls.slots()).any(|slot| self.paths.ring_of(slot).is_some());
+        self.rings.set_up(are_up);
+    }
+
     /// Copies a message from its ring to the memory of its receive. `false`: none is posted that it
     /// can complete at once, and nothing has changed.
     #[inline(never)]

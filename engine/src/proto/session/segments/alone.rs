@@ -303,7 +303,7 @@ impl<P: PostedFrame> Alone<'_, P> {
         self.frame.fill(segment.newest(self.frame.payload_bytes()));
         let Self { segments, cx, .. } = self;
         let (range, bytes) = (segment.range(), segment.content());
-        if !write(Some(range), RingBytes::Parts([bytes, &[]])) {
+        if !write(Some(range), RingBytes::of(range, bytes)) {
             return Err(segments.slots.push(segment).0.to_token());
         }
         let bytes_max = segments.kept_bytes_max();
