@@ -23,6 +23,9 @@
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::frame;
+use super::frame_range::{FrameRange, RingBytes, RingHead};
+
 /// The message has no tag; it matches untagged receives only.
 pub(crate) const FLAG_UNTAGGED: u8 = 1;
 /// The sender waits for a MATCHED frame.
@@ -50,3 +53,16 @@ pub(crate) struct Eager {
 }
 
 const _: () = assert!(size_of::<Eager>() == EAGER_HEADER_BYTES);
+
+impl<'a> RingBytes<'a> {
+    /// Returns the bytes of frames: of one with remote data its head apart.
+    #[inline]
+    pub(crate) fn of(range: FrameRange, bytes: &'a [u8]) -> Self {
+        let has_data = Eager::ref_from_prefix(bytes)
+            .is_ok_and(|(it, _)| it.kind == frame::KIND_EAGER && it.flags & FLAG_DATA != 0);
+        match bytes.split_at_checked(RingHead::HeaderAndData.bytes()) {
+            Some((head, payload)) if range.count == 1 && has_data => Self::Parts([head, payload]),
+            _ => Self::whole(bytes),
+        }
+    }
+}

@@ -1,10 +1,5 @@
 //! Frames by their numbers, and as bytes of a ring in shared memory.
 
-use zerocopy::FromBytes;
-
-use super::eager::{Eager, FLAG_DATA};
-use super::frame;
-
 /// Numbers of consecutive frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FrameRange {
@@ -102,17 +97,6 @@ impl<'a> RingBytes<'a> {
     #[inline]
     pub(crate) fn whole(bytes: &'a [u8]) -> Self {
         Self::Parts([bytes, &[]])
-    }
-
-    /// Returns the bytes of frames: of one with remote data its head apart.
-    #[inline]
-    pub(crate) fn of(range: FrameRange, bytes: &'a [u8]) -> Self {
-        let has_data = Eager::ref_from_prefix(bytes)
-            .is_ok_and(|(it, _)| it.kind == frame::KIND_EAGER && it.flags & FLAG_DATA != 0);
-        match bytes.split_at_checked(RingHead::HeaderAndData.bytes()) {
-            Some((head, payload)) if range.count == 1 && has_data => Self::Parts([head, payload]),
-            _ => Self::whole(bytes),
-        }
     }
 
     /// Returns what their first line has if they need several.

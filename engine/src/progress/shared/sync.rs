@@ -32,7 +32,11 @@ fn thread_pointer() -> usize {
     // SAFETY: the first word of the control block, which `fs` refers to, is its own address (System
     // V ABI for x86-64, "Thread-Local Storage").
     unsafe {
-        std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
+        std::arch::asm!(
+            "mov {}, fs:0",
+            out(reg) pointer,
+            options(nostack, readonly, preserves_flags)
+        );
     }
     pointer
 }
