@@ -4,6 +4,7 @@ mod bulk;
 mod chaos;
 mod cma;
 mod hostile;
+mod matched_in_ring;
 mod pieces;
 mod properties;
 mod ring;
