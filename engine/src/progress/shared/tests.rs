@@ -417,6 +417,39 @@ fn an_entry_passed_to_a_closure_that_stops_or_panics_is_taken() {
     assert_eq!((chunks.is_empty(), chunks.take_each(1, |_| true)), (true, 0));
 }
 
+#[test]
+fn an_entry_whose_making_panics_does_not_exist() {
+    let room = super::sync::CHUNK;
+    for are_read in [false, true] {
+        for at in [0, 1, room - 1, room, room + 1, 2 * room] {
+            let (mut writer, chunks) = chunks::<Arc<usize>>();
+            let mut taken = Vec::new();
+            (0..at).for_each(|number| writer.push(|| Arc::new(number)));
+            if are_read {
+                assert_eq!(chunks.take(&mut taken, usize::MAX), at);
+            }
+            for _ in 0..3 {
+                let before = writer.len();
+                let push = || writer.push(|| panic!("of a test"));
+                assert!(catch_unwind(AssertUnwindSafe(push)).is_err());
+                assert_eq!((writer.len(), chunks.is_empty()), (before, before == 0), "{at}");
+            }
+            if are_read {
+                assert_eq!(chunks.take_each(1, |number| panic!("{number}")), 0);
+            }
+            (at..at + 2 * room).for_each(|number| writer.push(|| Arc::new(number)));
+            chunks.take(&mut taken, at + room);
+            chunks.take_each(usize::MAX, |number| {
+                taken.push(number);
+                true
+            });
+            assert!(taken.iter().map(|number| **number).eq(0..at + 2 * room), "{at}");
+            assert!(taken.iter().all(|number| Arc::strong_count(number) == 1), "{at}");
+            assert!(chunks.is_empty() && writer.len() == 0);
+        }
+    }
+}
+
 /// Untaken entries are dropped with the queue, at each fill of chunks.
 #[test]
 fn remaining_chunk_entries_are_dropped() {
