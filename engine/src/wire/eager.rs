@@ -66,3 +66,73 @@ impl<'a> RingBytes<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::FromZeros;
+
+    use super::*;
+    use crate::wire::DATA_BYTES;
+    use crate::wire::frame_range::RingMessage;
+
+    const LONGER: usize = RingHead::HeaderAndData.bytes();
+
+    /// Returns a frame of this kind with remote data if the flags say so, and with 1000 bytes.
+    fn frame_of(kind: u8, flags: u8) -> Vec<u8> {
+        let header = Eager { kind, flags, length: 1000.into(), ..Eager::new_zeroed() };
+        let data: &[u8] = if flags & FLAG_DATA != 0 { &[3; DATA_BYTES] } else { &[] };
+        [header.as_bytes(), data, &[7; 1000]].concat()
+    }
+
+    /// Returns the lengths of the parts, and the head that the entry has.
+    fn parts_of(count: u16, bytes: &[u8]) -> ([usize; 2], RingHead) {
+        let entry = RingBytes::of(FrameRange { first: 9, count }, bytes);
+        let RingBytes::Parts(parts) = entry else { panic!("{entry:?}") };
+        assert!(parts.concat() == bytes && entry.len() == bytes.len());
+        (parts.map(<[u8]>::len), entry.head())
+    }
+
+    #[test]
+    fn head_of_one_message_with_remote_data_is_apart() {
+        let frame = frame_of(frame::KIND_EAGER, FLAG_DATA);
+        let apart = ([LONGER, 1000], RingHead::HeaderAndData);
+        assert_eq!(parts_of(1, &frame), apart);
+        let flags = FLAG_DATA | FLAG_UNTAGGED;
+        assert_eq!(parts_of(1, &frame_of(frame::KIND_EAGER, flags)), apart);
+        assert_eq!(parts_of(1, &frame[..=LONGER]), ([LONGER, 1], RingHead::HeaderAndData));
+    }
+
+    #[test]
+    fn head_of_other_frames_is_not_apart() {
+        let with_data = frame_of(frame::KIND_EAGER, FLAG_DATA);
+        for count in [0, 2, 0x7fff] {
+            assert_eq!(parts_of(count, &with_data), ([1040, 0], RingHead::Header), "{count}");
+        }
+        for kind in (0..=u8::MAX).filter(|&kind| kind != frame::KIND_EAGER) {
+            let bytes = frame_of(kind, FLAG_DATA);
+            assert_eq!(parts_of(1, &bytes), ([1040, 0], RingHead::Header), "kind {kind}");
+        }
+        let without = frame_of(frame::KIND_EAGER, !FLAG_DATA);
+        assert_eq!(parts_of(1, &without), ([1032, 0], RingHead::Header));
+    }
+
+    #[test]
+    fn head_of_too_few_bytes_is_not_apart() {
+        let frame = frame_of(frame::KIND_EAGER, FLAG_DATA);
+        for length in 0..=LONGER {
+            let (lengths, head) = parts_of(1, &frame[..length]);
+            assert_eq!((lengths[0], head), (length, RingHead::Header));
+        }
+    }
+
+    #[test]
+    fn message_has_the_head_that_its_entry_has() {
+        let range = FrameRange { first: 9, count: 1 };
+        let bytes = frame_of(frame::KIND_EAGER, FLAG_DATA);
+        for head in [RingHead::Header, RingHead::HeaderAndData] {
+            let message = RingMessage::new(range, head, &bytes, bytes.len()).unwrap();
+            assert_eq!(message.head(), &bytes[..head.bytes()]);
+            assert!(RingMessage::new(range, head, &bytes[..LONGER - 1], bytes.len()).is_none());
+        }
+    }
+}
