@@ -588,3 +588,7 @@ impl Engine {
         self.handshakes().1
     }
 }
+
+#[cfg(test)]
+#[path = "deferred_tests.rs"]
+mod deferred_tests;
