@@ -1,6 +1,10 @@
 //! How often epoll is called.
 
+use zeroize::Zeroizing;
+
 use super::*;
+use crate::driver::traits::LocalPeer;
+use crate::settings::SharedMemory;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(3600);
@@ -42,4 +46,97 @@ fn idle_driver_sees_an_event_and_polls_often_again() {
     driver.poll(&mut events).unwrap();
     assert!(matches!(events[..], [DriverEvent::Accepted { .. }]), "{events:?}");
     assert!(driver.idle_polls < BUSY_POLLS);
+}
+
+/// Polls once, when this time has passed since the last call.
+fn calls_after(driver: &mut SocketsDriver, since: Duration) -> u64 {
+    driver.epoll_polled_at = Instant::now() - since;
+    calls(driver, 1)
+}
+
+#[test]
+fn interval_of_epoll_calls_does_not_double_without_rings() {
+    let mut driver = SocketsDriver::open(&DriverConfig::default()).unwrap();
+    calls(&mut driver, BUSY_POLLS);
+    for _ in 0..=EPOLL_DOUBLINGS_MAX + 1 {
+        assert_eq!((calls_after(&mut driver, EPOLL_EVERY), driver.epoll_doublings), (1, 0));
+    }
+    // The last ring has ended.
+    driver.epoll_doublings = EPOLL_DOUBLINGS_MAX;
+    let longest = EPOLL_EVERY * (1 << EPOLL_DOUBLINGS_MAX);
+    assert_eq!((calls_after(&mut driver, longest), driver.epoll_doublings), (1, 0));
+}
+
+#[test]
+fn sleep_and_event_end_the_longer_interval() {
+    let mut driver = SocketsDriver::open(&DriverConfig::default()).unwrap();
+    let busy = u64::from(BUSY_POLLS);
+    calls(&mut driver, BUSY_POLLS);
+    driver.epoll_doublings = EPOLL_DOUBLINGS_MAX;
+    driver.arm(Duration::ZERO).unwrap();
+    assert_eq!(driver.epoll_doublings, 0);
+    driver.epoll_polled_at = Instant::now() + LONG;
+    assert_eq!(calls(&mut driver, BUSY_POLLS + 100), busy);
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    driver.listen(listener).unwrap();
+    calls(&mut driver, BUSY_POLLS);
+    driver.epoll_doublings = EPOLL_DOUBLINGS_MAX;
+    let _stream = std::net::TcpStream::connect(address).unwrap();
+    driver.epoll_polled_at = Instant::now() - LONG;
+    let mut events = Vec::new();
+    driver.poll(&mut events).unwrap();
+    assert!(matches!(events[..], [DriverEvent::Accepted { .. }]), "{events:?}");
+    assert_eq!(driver.epoll_doublings, 0);
+}
+
+/// Returns two drivers that share rings.
+fn with_rings() -> [SocketsDriver; 2] {
+    let engines: [u64; 2] = [rand::random(), rand::random()];
+    let config = DriverConfig { shared_memory: SharedMemory::Rings, ..Default::default() };
+    let mut both = engines.map(|engine| {
+        let mut driver = SocketsDriver::open(&config).unwrap();
+        driver.open_datagrams(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        driver.enable_shared_memory(engine);
+        driver
+    });
+    for (at, driver) in both.iter_mut().enumerate() {
+        let (address, key) = (SocketAddr::from(([127, 0, 0, 1], 9)), Zeroizing::new([7; 32]));
+        let (engine, is_initiator) = (engines[1 - at], at == 0);
+        driver.connect_peer(LocalPeer { session: 5, engine, address, key, is_initiator });
+    }
+    let (begin, mut events) = (Instant::now(), Vec::new());
+    while !both.iter().all(|driver| driver.datagrams.has_rings() && driver.idle_polls >= BUSY_POLLS)
+    {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{events:?}");
+        both.iter_mut().for_each(|driver| driver.poll(&mut events).unwrap());
+    }
+    both
+}
+
+#[test]
+fn interval_of_epoll_calls_doubles_up_to_a_limit_with_rings() {
+    let [mut driver, mut peer] = with_rings();
+    driver.epoll_doublings = 0;
+    for doublings in (1..=EPOLL_DOUBLINGS_MAX).chain([EPOLL_DOUBLINGS_MAX; 3]) {
+        let every = EPOLL_EVERY * (1 << driver.epoll_doublings);
+        assert_eq!((calls_after(&mut driver, every), driver.epoll_doublings), (1, doublings));
+    }
+    driver.epoll_polled_at = Instant::now() + LONG;
+    assert_eq!((calls(&mut driver, 100), driver.epoll_doublings), (0, EPOLL_DOUBLINGS_MAX));
+    driver.arm(Duration::ZERO).unwrap();
+    assert_eq!(driver.epoll_doublings, 0);
+    // The rings end with the peer, which the kernel reports.
+    calls(&mut driver, BUSY_POLLS);
+    driver.epoll_doublings = EPOLL_DOUBLINGS_MAX;
+    assert!(peer.shutdown(Duration::ZERO));
+    let (begin, mut events) = (Instant::now(), Vec::new());
+    while driver.datagrams.has_rings() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{events:?}");
+        driver.epoll_polled_at = Instant::now() - LONG;
+        driver.poll(&mut events).unwrap();
+    }
+    assert_eq!(driver.epoll_doublings, 0, "{events:?}");
 }
