@@ -11,6 +11,7 @@ mod caretaker_idle;
 mod checksum;
 mod closing;
 mod closing_regions;
+mod completion_queues;
 mod connections;
 mod counters;
 mod datagrams;
