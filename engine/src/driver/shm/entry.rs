@@ -38,10 +38,10 @@ pub(super) struct EntryWord(pub(super) u64);
 impl EntryWord {
     pub(super) const KIND_SHIFT: u32 = 14;
     const COUNT_SHIFT: u32 = 16;
-    const HEAD_SHIFT: u32 = 31;
+    pub(super) const HEAD_SHIFT: u32 = 31;
     const FIRST_SHIFT: u32 = 32;
     /// Frames of an entry: more than fit it.
-    const COUNT_MAX: u16 = (1 << (Self::HEAD_SHIFT - Self::COUNT_SHIFT)) - 1;
+    pub(super) const COUNT_MAX: u16 = (1 << (Self::HEAD_SHIFT - Self::COUNT_SHIFT)) - 1;
     const LENGTH_MASK: u64 = (1 << Self::KIND_SHIFT) - 1;
 
     #[inline(always)]

@@ -323,3 +323,154 @@ fn sleeping_reader_is_woken_once_and_doorbell_is_set_each_time() {
     ring.store(POLL_STATE, 3, Ordering::Relaxed);
     assert_eq!(writer.wakeup_hint(&ring), WakeupHint::None);
 }
+
+const H: u64 = 1 << EntryWord::HEAD_SHIFT;
+
+const RANGE: FrameRange = FrameRange { first: 7, count: 1 };
+
+/// Returns an empty ring whose next entry begins at this line, and both sides.
+fn ring_at(line: usize) -> (Plain, Writer, Reader) {
+    let (ring, at) = (Plain::new(), Position::START.after(line - FIRST));
+    assert_eq!(at.line, line);
+    ring.store(CONSUMED, at.passed, Ordering::Relaxed);
+    (ring, Writer { at, consumed: at.passed }, Reader { at, reported_tail: at.passed })
+}
+
+/// RR-SHM-5
+#[test]
+fn a_long_head_of_an_entry_without_frames_is_a_violation() {
+    let (ring, mut into) = (Plain::new(), vec![0; DATAGRAM_MAX]);
+    for entry in [EntryKind::Packet, EntryKind::Segment, EntryKind::Piece] {
+        for length in [HEADER_BYTES, RING_SHORT_BYTES, BODY_BYTES_MIN, PIECE_BYTES_MAX] {
+            let EntryWord(word) = EntryWord::new(entry, length);
+            ring.store(Position::START.word(), word, Ordering::Relaxed);
+            assert!(Reader::new().read(&ring, &mut into).is_ok(), "{entry:?}, {length}");
+            ring.store(Position::START.word(), word | H, Ordering::Relaxed);
+            let read = Reader::new().read(&ring, &mut into);
+            assert_eq!(read, Err(RingViolation), "{entry:?}, {length}");
+        }
+    }
+}
+
+/// RR-SHM-5
+#[test]
+fn short_frames_with_a_long_head_are_read_like_those_without() {
+    for length in [0, 1, 32, 40, 55, RING_SHORT_BYTES] {
+        for line in [FIRST, LINES - 1] {
+            let (ring, mut writer, mut reader) = ring_at(line);
+            let (entry, word) = (EntryKind::Frames(RANGE, RingHead::Header), writer.at.word());
+            let [bytes, last] = [payload(1, length), payload(2, length)];
+            assert_eq!(write(&mut writer, &ring, entry, &bytes), Some(true));
+            assert_eq!(write(&mut writer, &ring, entry, &last), Some(true));
+            ring.store(word, ring.load(word, Ordering::Relaxed) | H, Ordering::Relaxed);
+            let kept = [&bytes, &last].map(|it| KeptFrames { range: RANGE, bytes: it.clone() });
+            assert_eq!(writer.unread(&ring), Ok(kept.into()));
+            let mut into = vec![0; DATAGRAM_MAX];
+            assert_eq!(read(&mut reader, &ring, &mut into), Some((entry, bytes)), "{length}");
+            assert_eq!(read(&mut reader, &ring, &mut into), Some((entry, last)), "{length}");
+        }
+    }
+}
+
+/// A word does not tell whether there is one frame.
+///
+/// RR-SHM-5
+#[test]
+fn a_long_head_of_no_or_many_frames_is_read_within_bounds() {
+    let lengths = [RING_SHORT_BYTES + 1, 100, BODY_BYTES_MIN - 1, BODY_BYTES_MIN, DATAGRAM_MAX];
+    for count in [0, 2, EntryWord::COUNT_MAX] {
+        for length in lengths {
+            for line in FIRST..LINES {
+                let (ring, mut writer, mut reader) = ring_at(line);
+                let range = FrameRange { first: u32::MAX, count };
+                let entry = EntryKind::Frames(range, RingHead::HeaderAndData);
+                let bytes = payload(1, length);
+                assert_eq!(write(&mut writer, &ring, entry, &bytes), Some(true));
+                let mut into = vec![0; DATAGRAM_MAX];
+                let got = read(&mut reader, &ring, &mut into);
+                assert_eq!(got, Some((entry, bytes)), "{count} frames at line {line}");
+                assert_eq!(reader.at.line, writer.at.line);
+                assert_eq!(read(&mut reader, &ring, &mut into), None);
+            }
+        }
+    }
+}
+
+/// RR-SHM-5, RR-SHM-8
+#[test]
+fn another_head_than_was_written_never_panics() {
+    let heads = [RingHead::Header, RingHead::HeaderAndData];
+    let lengths = (57..260).chain([BODY_BYTES_MIN - 1, BODY_BYTES_MIN, DATAGRAM_MAX]);
+    for (head, length) in lengths.flat_map(|length| heads.map(|head| (head, length))) {
+        let entry = EntryKind::Frames(RANGE, head);
+        let other = heads[usize::from(head == RingHead::Header)];
+        let lines = lines_of_entry(entry, length);
+        let other_lines = lines_of_entry(EntryKind::Frames(RANGE, other), length);
+        let fits = lines == other_lines;
+        for line in [FIRST, LINES - 2 * lines, LINES - lines, LINES - 1] {
+            for changed in 0..2 {
+                let (ring, mut writer, mut reader) = ring_at(line);
+                let words: Vec<_> = (0..2)
+                    .map(|number| {
+                        let word = writer.at.word();
+                        let written = write(&mut writer, &ring, entry, &payload(number, length));
+                        assert_eq!(written, Some(true));
+                        word
+                    })
+                    .collect();
+                let word = ring.load(words[changed], Ordering::Relaxed);
+                ring.store(words[changed], word ^ H, Ordering::Relaxed);
+                match writer.unread(&ring) {
+                    Ok(kept) => {
+                        assert!(kept.len() <= 2 && kept.iter().all(|it| it.bytes.len() == length));
+                        assert!(kept.len() == 2 || !fits, "{kept:?}");
+                        let is_beyond = changed == 1 && other_lines > lines;
+                        assert!(!is_beyond, "it ends beyond the last entry");
+                    }
+                    Err(RingViolation) => assert!(!fits, "{length} bytes, {head:?}"),
+                }
+                let mut into = vec![0; DATAGRAM_MAX];
+                for _ in 0..2 {
+                    match reader.read(&ring, &mut into) {
+                        Ok(Some((entry, length))) => {
+                            assert!(length <= DATAGRAM_MAX);
+                            if let Some((_, rest)) = first_read(entry, length) {
+                                reader.read_body(&ring, &mut into[..rest]);
+                            }
+                        }
+                        Ok(None) | Err(RingViolation) => {
+                            assert!(!fits);
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn both_heads_wrap_at_the_end_of_the_ring() {
+    for head in [RingHead::Header, RingHead::HeaderAndData] {
+        for length in [BODY_BYTES_MIN - 1, BODY_BYTES_MIN, DATAGRAM_MAX] {
+            let entry = EntryKind::Frames(RANGE, head);
+            for line in LINES - lines_of_entry(entry, length)..LINES {
+                let (ring, mut writer, mut reader) = ring_at(line);
+                let [first, second] = [payload(1, length), payload(2, length)];
+                let apart = first.split_at(head.bytes()).into();
+                let written = writer.write_bytes(&ring, entry, RingBytes::Parts(apart));
+                assert_eq!(written, Ok(true));
+                assert_eq!(writer.write(&ring, entry, &second), Ok(true));
+                let all = [first, second];
+                let kept = all.each_ref().map(|it| KeptFrames { range: RANGE, bytes: it.clone() });
+                assert!(writer.unread(&ring) == Ok(kept.into()), "{length} bytes at line {line}");
+                let mut into = vec![0; DATAGRAM_MAX];
+                for bytes in all {
+                    let got = read(&mut reader, &ring, &mut into);
+                    assert!(got == Some((entry, bytes)), "{length} bytes at line {line}, {head:?}");
+                }
+                assert_eq!(read(&mut reader, &ring, &mut into), None);
+            }
+        }
+    }
+}
