@@ -164,8 +164,6 @@ pub(crate) mod simulated {
         ForgetRing,
         /// What a ring that ended has kept is taken for what its reader had.
         DropKept,
-        /// A ring does not repeat what earlier segments have announced.
-        ForgetAnnounced,
         /// What could not be read from a sender's memory, or does not count, is taken.
         TakeUnread,
         /// A receive takes pieces of a ring that has ended, and is granted anew by lanes.
@@ -238,7 +236,7 @@ pub(crate) mod simulated {
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 77] = [
+    pub(crate) const BUGS: [Bug; 76] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -274,7 +272,6 @@ pub(crate) mod simulated {
         Bug::ForgetStreamAck,
         Bug::ForgetRing,
         Bug::DropKept,
-        Bug::ForgetAnnounced,
         Bug::TakeUnread,
         Bug::TakeLatePiece,
         Bug::ForgetPieces,

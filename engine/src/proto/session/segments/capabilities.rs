@@ -118,7 +118,7 @@ impl Session {
             cx.add_work(Work::Stage);
         }
         self.use_ring_for_pieces(&mut cx, ring.filter(|_| granted_by == PullMethod::Pieces));
-        if ring.is_some() && !planted!(ForgetAnnounced) {
+        if ring.is_some() {
             // Datagrams may be lost that announced it, and a ring takes their frames without it.
             self.segments.note_update_due();
             cx.add_work(Work::Flush);
