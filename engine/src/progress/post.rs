@@ -225,37 +225,26 @@ impl Engine {
         if bytes.len() > limit as usize {
             return Err(beyond_inject_limit(bytes.len(), limit as usize));
         }
-        if !request.is_plain() {
-            return self.inject_by_operation(request, bytes, route, more);
-        }
         let fill = |room: &mut [u8]| copy_bytes(room, bytes);
-        match self.send_now(request, more, fill, Some(bytes)) {
+        let is_plain = request.is_plain();
+        let sent = match is_plain {
+            true => self.send_now(request, more, fill, Some(bytes)),
+            false => Ok(false),
+        };
+        match sent {
             Ok(true) => {
                 self.state.note_hint(request);
                 self.state.completions.count(request.endpoint, CounterEvents::SEND, true);
                 Ok(())
             }
-            Ok(false) if self.state.core.needs_operation(request) => {
-                self.inject_by_operation(request, bytes, route, more)
+            // A peer of many gives too little credit, or it does not fit a datagram.
+            Ok(false) if !is_plain || self.state.core.needs_operation(request) => {
+                let posted = self.post_send(request, Memory::copy_of(bytes), route, more);
+                posted.map(drop).map_err(|(error, _)| error)
             }
             Ok(false) => Err(Error::WouldBlock("connection, credit or space in segments")),
             Err(refusal) => Err(self.state.error_of(Some(Peer(request.peer)), refusal)),
         }
-    }
-
-    /// Injects a message that is never sent at once: a peer of many gives too little credit, or it
-    /// does not fit a datagram.
-    #[cold]
-    fn inject_by_operation(
-        &mut self,
-        request: &SendRequest,
-        bytes: &[u8],
-        route: CompletionRoute,
-        more: bool,
-    ) -> Result<(), Error> {
-        self.post_send(request, Memory::copy_of(bytes), route, more)
-            .map(drop)
-            .map_err(|(error, _)| error)
     }
 
     /// Posts a send.
@@ -291,24 +280,40 @@ impl Engine {
                 Err(refusal) => return Err((self.state.error_of(peer, refusal), memory)),
             }
         }
-        self.post_new_send(request, memory, route, more).map(PostResult::Pending)
+        let created = self.state.core.new_send(request);
+        self.post_new_send(created, request, memory, route, more).map(PostResult::Pending)
     }
 
-    /// Posts a send that waits.
+    /// Posts a send that waits, which was `created`.
     fn post_new_send(
         &mut self,
+        created: Result<Id, SendRefusal>,
         request: &SendRequest,
         memory: Memory,
         route: CompletionRoute,
         more: bool,
     ) -> Result<Id, Refused> {
-        match self.state.core.new_send(request) {
-            Ok(id) => {
-                self.start_new_send(id, request, memory, route, more);
-                Ok(id)
-            }
-            Err(refusal) => Err((self.state.error_of(Some(Peer(request.peer)), refusal), memory)),
+        let peer = Some(Peer(request.peer));
+        let id = match created {
+            Ok(id) => id,
+            Err(refusal) => return Err((self.state.error_of(peer, refusal), memory)),
+        };
+        let envelope = Envelope::of(request.context, request.tag);
+        let state = &mut *self.state;
+        let kind = OperationKind::Send;
+        state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
+        state.completions.count_for(id, request.endpoint);
+        state.core.enqueue(id, state.now_ns);
+        state.note_hint(request);
+        let waits = match request.hint {
+            Hint::Latency => false,
+            Hint::Bulk => true,
+            Hint::None | Hint::Priority => more,
+        };
+        if !waits && (request.hint == Hint::Latency || self.state.is_first_to(request.peer)) {
+            self.work();
         }
+        Ok(id)
     }
 
     /// Posts, as [`Self::post_send_to`] does, a send of one piece of memory, which its poster keeps
@@ -334,8 +339,9 @@ impl Engine {
                     return Ok(None);
                 }
                 Ok(false) => {
-                    let memory = Memory::borrowed(span);
-                    let posted = self.post_new_send(request, memory, to.route(), more);
+                    let (created, memory) =
+                        (self.state.core.new_send(request), Memory::borrowed(span));
+                    let posted = self.post_new_send(created, request, memory, to.route(), more);
                     return posted.map(Some).map_err(|(error, _)| error);
                 }
                 Err(refusal) => {
@@ -345,32 +351,6 @@ impl Engine {
         }
         let posted = self.post_send_to(request, Memory::borrowed(span), to, more);
         posted.map_err(|(error, _)| error)
-    }
-
-    fn start_new_send(
-        &mut self,
-        id: Id,
-        request: &SendRequest,
-        memory: Memory,
-        route: CompletionRoute,
-        more: bool,
-    ) {
-        let peer = Some(Peer(request.peer));
-        let envelope = Envelope::of(request.context, request.tag);
-        let state = &mut *self.state;
-        let kind = OperationKind::Send;
-        state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
-        state.completions.count_for(id, request.endpoint);
-        state.core.enqueue(id, state.now_ns);
-        self.state.note_hint(request);
-        let waits = match request.hint {
-            Hint::Latency => false,
-            Hint::Bulk => true,
-            Hint::None | Hint::Priority => more,
-        };
-        if !waits && (request.hint == Hint::Latency || self.state.is_first_to(request.peer)) {
-            self.work();
-        }
     }
 
     /// Sends a copy that its poster has admitted: only the limit on operations refuses it, and a
@@ -389,12 +369,10 @@ impl Engine {
                 Err(error) => return Err(error),
             }
         }
-        let peer = Some(Peer(request.peer));
-        let id = self.state.core.new_admitted_send(request);
-        let id = id.map_err(|refusal| self.state.error_of(peer, refusal))?;
+        let created = self.state.core.new_admitted_send(request);
         let route = self.state.admitted_route(to);
-        self.start_new_send(id, request, Memory::copy_of(bytes), route, more);
-        Ok(Some(id))
+        let posted = self.post_new_send(created, request, Memory::copy_of(bytes), route, more);
+        posted.map(Some).map_err(|(error, _)| error)
     }
 
     /// Posts a send that completes to a queue; if this returns `None` it has already.

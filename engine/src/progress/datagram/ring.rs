@@ -212,8 +212,7 @@ impl Engine {
 impl EngineState {
     /// Notes whether there are rings, after one has come or gone.
     pub(in crate::progress) fn note_rings(&mut self) {
-        let are_up = (0..self.controls.slots()).any(|slot| self.paths.ring_of(slot).is_some());
-        self.rings.set_up(are_up);
+        self.rings.set_up(self.paths.are_rings_up());
     }
 
     /// Copies a message from its ring to the memory of its receive. `false`: none is posted that it

@@ -30,10 +30,16 @@ struct Chunk<T> {
 }
 
 impl<T> Chunk<T> {
-    /// Creates an empty chunk on the heap.
+    /// Creates an empty chunk on the heap, and not on the stack first, which may be small.
     fn boxed() -> *mut Self {
-        let entries = [const { UnsafeCell::new(MaybeUninit::uninit()) }; ROOM];
-        Box::into_raw(Box::new(Self { next: AtomicPtr::new(ptr::null_mut()), entries }))
+        let mut chunk = Box::<Self>::new_uninit();
+        // SAFETY: the field is within the box, and aligned. Then all of the chunk is initialized:
+        // its entries may be without values.
+        let chunk = unsafe {
+            (&raw mut (*chunk.as_mut_ptr()).next).write(AtomicPtr::new(ptr::null_mut()));
+            chunk.assume_init()
+        };
+        Box::into_raw(chunk)
     }
 }
 

@@ -20,6 +20,11 @@ impl PathTable {
         Some(RingName { session, number })
     }
 
+    /// Returns whether some session has a ring.
+    pub(crate) fn are_rings_up(&self) -> bool {
+        self.by_slot.iter().any(|paths| paths.ring.is_some())
+    }
+
     /// Returns the session whose first path has packets with this id.
     #[inline]
     pub(crate) fn session_of(&self, id: u64) -> Option<u32> {
