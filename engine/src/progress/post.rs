@@ -77,6 +77,20 @@ fn completes_when_sent(request: &SendRequest) -> bool {
         && request.length <= request.hint.eager_limit(u64::MAX)
 }
 
+/// Injects a message that is never sent at once: a peer of many gives too little credit, or it does
+/// not fit a datagram.
+#[cold]
+fn post_copy(
+    engine: &mut Engine,
+    request: &SendRequest,
+    bytes: &[u8],
+    route: CompletionRoute,
+    more: bool,
+) -> Result<(), Error> {
+    let posted = engine.post_send(request, Memory::copy_of(bytes), route, more);
+    posted.map(drop).map_err(|(error, _)| error)
+}
+
 /// Returns the error of a message above the inject limit, which names the setting.
 pub(super) fn beyond_inject_limit(length: usize, limit: usize) -> Error {
     Error::misuse(format!(
@@ -225,22 +239,18 @@ impl Engine {
         if bytes.len() > limit as usize {
             return Err(beyond_inject_limit(bytes.len(), limit as usize));
         }
+        if !request.is_plain() {
+            return post_copy(self, request, bytes, route, more);
+        }
         let fill = |room: &mut [u8]| copy_bytes(room, bytes);
-        let is_plain = request.is_plain();
-        let sent = match is_plain {
-            true => self.send_now(request, more, fill, Some(bytes)),
-            false => Ok(false),
-        };
-        match sent {
+        match self.send_now(request, more, fill, Some(bytes)) {
             Ok(true) => {
                 self.state.note_hint(request);
                 self.state.completions.count(request.endpoint, CounterEvents::SEND, true);
                 Ok(())
             }
-            // A peer of many gives too little credit, or it does not fit a datagram.
-            Ok(false) if !is_plain || self.state.core.needs_operation(request) => {
-                let posted = self.post_send(request, Memory::copy_of(bytes), route, more);
-                posted.map(drop).map_err(|(error, _)| error)
+            Ok(false) if self.state.core.needs_operation(request) => {
+                post_copy(self, request, bytes, route, more)
             }
             Ok(false) => Err(Error::WouldBlock("connection, credit or space in segments")),
             Err(refusal) => Err(self.state.error_of(Some(Peer(request.peer)), refusal)),
