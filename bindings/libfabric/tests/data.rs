@@ -95,7 +95,7 @@ fn both_sides_may_know_each_other_by_ip_and_port() {
 #[test]
 fn calls_other_than_opening_fit_the_stack_of_a_user_level_thread() {
     // Frames of builds without optimisation are larger; those are not for small stacks.
-    let budget = if cfg!(debug_assertions) { "40960" } else { "12288" };
+    let budget = if cfg!(debug_assertions) { "32768" } else { "12288" };
     let ways = [("SHARED_MEMORY", "auto"), ("SHARED_MEMORY", "rings"), ("SHARED_MEMORY", "off")];
     let ways = ways.into_iter().chain([("CONTROL_LANE", "tcp"), ("LANES", "sockets")]);
     let names = ways.map(|(name, value)| (format!("FI_RINGRAIL_{name}"), value));

@@ -241,14 +241,14 @@ impl PostTarget for EngineCell {
     }
 
     #[inline]
-    fn post_send_of(
+    fn post_send_from(
         &self,
         request: &SendRequest,
         span: RawSpan,
         to: PostedTo,
         more: bool,
     ) -> Result<Option<OperationId>, Error> {
-        Ok(self.enter()?.post_send_of(request, span, to, more)?.map(named))
+        Ok(self.enter()?.post_send_from(request, span, to, more)?.map(named))
     }
 
     #[inline]

@@ -138,7 +138,7 @@ impl<M: Attached> Endpoint<M> {
         open.guard.note_borrowed();
         let posts = open.engine.posts();
         if let Some(Span { ptr, len }) = shape.as_span() {
-            return posts.post_send_of(&request, RawSpan { ptr, len }, to, options.more);
+            return posts.post_send_from(&request, RawSpan { ptr, len }, to, options.more);
         }
         let posted = posts.post_send(&request, Memory { buffer: None, shape }, to, options.more);
         posted.map_err(|(error, _)| error)

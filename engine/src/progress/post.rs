@@ -69,7 +69,7 @@ impl Memory {
     }
 }
 
-/// Returns whether a send completes when it is copied or sent, if that can be at once.
+/// Returns whether a send may be sent at once, and completes then.
 #[inline(always)]
 fn completes_when_sent(request: &SendRequest) -> bool {
     request.level == CompletionLevel::Inject
@@ -132,6 +132,19 @@ impl EngineState {
         if request.hint != Hint::None {
             tracing::debug!(hint = %request.hint, length = request.length, "a send with a hint");
             self.core.shared_mut().note_hinted_send(request.hint);
+        }
+    }
+
+    /// Refuses a send that is too long, or whose completion has no space.
+    #[inline]
+    fn check_send(&self, request: &SendRequest, route: CompletionRoute) -> Result<(), Error> {
+        if request.length > MESSAGE_BYTES_MAX {
+            let text = format!("a message has at most {MESSAGE_BYTES_MAX} bytes");
+            return Err(Error::misuse(text));
+        }
+        match self.completions.has_room(route) {
+            true => Ok(()),
+            false => Err(Error::WouldBlock(COMPLETIONS)),
         }
     }
 
@@ -266,12 +279,8 @@ impl Engine {
         more: bool,
     ) -> Result<PostResult, Refused> {
         let peer = Some(Peer(request.peer));
-        if request.length > MESSAGE_BYTES_MAX {
-            let text = format!("a message has at most {MESSAGE_BYTES_MAX} bytes");
-            return Err((Error::misuse(text), memory));
-        }
-        if !self.state.completions.has_room(route) {
-            return Err((Error::WouldBlock(COMPLETIONS), memory));
+        if let Err(error) = self.state.check_send(request, route) {
+            return Err((error, memory));
         }
         if completes_when_sent(request) {
             let shape = &memory.shape;
@@ -294,7 +303,7 @@ impl Engine {
         self.post_new_send(created, request, memory, route, more).map(PostResult::Pending)
     }
 
-    /// Posts a send that waits, which was `created`.
+    /// Starts a send that waits. `created`: its operation, or why there is none.
     fn post_new_send(
         &mut self,
         created: Result<Id, SendRefusal>,
@@ -329,14 +338,15 @@ impl Engine {
     /// Posts, as [`Self::post_send_to`] does, a send of one piece of memory, which its poster keeps
     /// valid until that has completed.
     #[inline]
-    pub(crate) fn post_send_of(
+    pub(crate) fn post_send_from(
         &mut self,
         request: &SendRequest,
         span: RawSpan,
         to: PostedTo,
         more: bool,
     ) -> Result<Option<Id>, Error> {
-        if self.state.completions.has_room_in(to.queue) && completes_when_sent(request) {
+        self.state.check_send(request, to.route())?;
+        if completes_when_sent(request) {
             let bytes = match span.len {
                 0 => &[][..],
                 // SAFETY: the poster guarantees that the memory is valid.
@@ -348,19 +358,16 @@ impl Engine {
                     self.state.completions.push_sent(to, status, None);
                     return Ok(None);
                 }
-                Ok(false) => {
-                    let (created, memory) =
-                        (self.state.core.new_send(request), Memory::borrowed(span));
-                    let posted = self.post_new_send(created, request, memory, to.route(), more);
-                    return posted.map(Some).map_err(|(error, _)| error);
-                }
+                Ok(false) => {}
                 Err(refusal) => {
                     return Err(self.state.error_of(Some(Peer(request.peer)), refusal));
                 }
             }
         }
-        let posted = self.post_send_to(request, Memory::borrowed(span), to, more);
-        posted.map_err(|(error, _)| error)
+        let created = self.state.core.new_send(request);
+        let memory = Memory::borrowed(span);
+        let posted = self.post_new_send(created, request, memory, to.route(), more);
+        posted.map(Some).map_err(|(error, _)| error)
     }
 
     /// Sends a copy that its poster has admitted: only the limit on operations refuses it, and a

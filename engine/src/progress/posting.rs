@@ -33,7 +33,7 @@ pub trait PostTarget {
 
     /// Posts a send of one piece of memory, which its poster keeps valid until that has completed,
     /// and whose end goes to a queue. `None`: as for [`Self::post_send`].
-    fn post_send_of(
+    fn post_send_from(
         &self,
         request: &SendRequest,
         span: RawSpan,

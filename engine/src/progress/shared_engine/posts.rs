@@ -290,7 +290,7 @@ impl PostTarget for SharedEngine {
     }
 
     #[inline]
-    fn post_send_of(
+    fn post_send_from(
         &self,
         request: &SendRequest,
         span: RawSpan,
@@ -299,7 +299,7 @@ impl PostTarget for SharedEngine {
     ) -> Result<Option<OperationId>, Error> {
         self.post(
             span,
-            |engine, span| Ok(engine.post_send_of(request, span, to, more)?.map(named)),
+            |engine, span| Ok(engine.post_send_from(request, span, to, more)?.map(named)),
             |guard, span| {
                 let memory = Memory::borrowed(span);
                 let posted = self.post_send_behind(guard, request, memory, to, more);
