@@ -103,15 +103,10 @@ impl<T> ChunkWriter<T> {
     /// Publishes an entry, without waiting; `make` writes it where it is kept.
     #[inline]
     pub(crate) fn push(&mut self, make: impl FnOnce() -> T) {
-        let at = self.written % ROOM;
-        if at == 0 && self.written != 0 {
+        if self.written.is_multiple_of(ROOM) && self.written != 0 {
             return self.push_behind(make());
         }
-        // SAFETY: the last chunk is freed by readers after its last entry only, which is not
-        // published; no thread reads the slot at `written` before it is.
-        unsafe { (*(*self.last).entries[at].get()).write(make()) };
-        self.written += 1;
-        self.chunks.written.store(self.written, Ordering::Release);
+        self.publish(make);
     }
 
     /// Publishes an entry in a new chunk, as the last one is full. The entry exists before: a panic
@@ -119,8 +114,16 @@ impl<T> ChunkWriter<T> {
     #[cold]
     fn push_behind(&mut self, entry: T) {
         self.extend();
-        // SAFETY: as in `push`.
-        unsafe { (*(*self.last).entries[0].get()).write(entry) };
+        self.publish(|| entry);
+    }
+
+    /// Publishes an entry in the last chunk, which has space.
+    #[inline(always)]
+    fn publish(&mut self, make: impl FnOnce() -> T) {
+        let at = self.written % ROOM;
+        // SAFETY: the last chunk is freed by readers after its last entry only, which is not
+        // published; no thread reads the slot at `written` before it is.
+        unsafe { (*(*self.last).entries[at].get()).write(make()) };
         self.written += 1;
         self.chunks.written.store(self.written, Ordering::Release);
     }
