@@ -24,10 +24,11 @@ use crate::wire::one_sided::OneSided;
 use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, FrameError, frame};
 
 /// Bytes before the payload of a message that has remote data.
-const WITH_DATA: usize = EAGER_HEADER_BYTES + DATA_BYTES;
+const HEADER_AND_DATA_BYTES: usize = EAGER_HEADER_BYTES + DATA_BYTES;
 
 const _: () = assert!(
-    RingHead::Header.bytes() == EAGER_HEADER_BYTES && RingHead::HeaderAndData.bytes() == WITH_DATA,
+    RingHead::Header.bytes() == EAGER_HEADER_BYTES
+        && RingHead::HeaderAndData.bytes() == HEADER_AND_DATA_BYTES,
     "a ring's first line has what precedes a payload"
 );
 
@@ -95,8 +96,7 @@ impl Core {
         let is_next = is_fast
             && received.expected() == range.first
             && is_plain(header, received.credits().left())
-            && head.len() == if data.is_some() { WITH_DATA } else { EAGER_HEADER_BYTES }
-            && data.is_some() == has_data
+            && head.len() == if has_data { HEADER_AND_DATA_BYTES } else { EAGER_HEADER_BYTES }
             && payload as usize + head.len() == length;
         let source = session.peer.remotes().index_of(header.source_endpoint.get());
         let target = header.target_endpoint.get();
