@@ -40,7 +40,7 @@ pub(crate) struct RingSegment<'a> {
 impl<'a> RingSegment<'a> {
     /// One with its header.
     pub(crate) fn whole(bytes: &'a [u8], is_last: bool) -> Self {
-        Self { frames: None, bytes: RingBytes::Parts([bytes, &[]]), is_last }
+        Self { frames: None, bytes: RingBytes::whole(bytes), is_last }
     }
 }
 

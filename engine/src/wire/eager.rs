@@ -55,9 +55,10 @@ pub(crate) struct Eager {
 const _: () = assert!(size_of::<Eager>() == EAGER_HEADER_BYTES);
 
 impl<'a> RingBytes<'a> {
-    /// Returns the bytes of frames: of one with remote data its head apart.
+    /// Returns frames as a ring takes them: the head of a single message with remote data is a part
+    /// of its own. It is here as it reads the header.
     #[inline]
-    pub(crate) fn of(range: FrameRange, bytes: &'a [u8]) -> Self {
+    pub(crate) fn of_frames(range: FrameRange, bytes: &'a [u8]) -> Self {
         let has_data = Eager::ref_from_prefix(bytes)
             .is_ok_and(|(it, _)| it.kind == frame::KIND_EAGER && it.flags & FLAG_DATA != 0);
         match bytes.split_at_checked(RingHead::HeaderAndData.bytes()) {
@@ -86,7 +87,7 @@ mod tests {
 
     /// Returns the lengths of the parts, and the head that the entry has.
     fn parts_of(count: u16, bytes: &[u8]) -> ([usize; 2], RingHead) {
-        let entry = RingBytes::of(FrameRange { first: 9, count }, bytes);
+        let entry = RingBytes::of_frames(FrameRange { first: 9, count }, bytes);
         let RingBytes::Parts(parts) = entry else { panic!("{entry:?}") };
         assert!(parts.concat() == bytes && entry.len() == bytes.len());
         (parts.map(<[u8]>::len), entry.head())

@@ -93,7 +93,7 @@ pub(crate) enum RingBytes<'a> {
 }
 
 impl<'a> RingBytes<'a> {
-    /// Returns the bytes of a segment.
+    /// Returns the bytes of a segment or packet, in one part.
     #[inline]
     pub(crate) fn whole(bytes: &'a [u8]) -> Self {
         Self::Parts([bytes, &[]])

@@ -40,7 +40,7 @@ impl EntryWord {
     const COUNT_SHIFT: u32 = 16;
     pub(super) const HEAD_SHIFT: u32 = 31;
     const FIRST_SHIFT: u32 = 32;
-    /// Frames of an entry: more than fit it.
+    /// Largest number of frames that the word can hold; an entry has space for fewer.
     pub(super) const COUNT_MAX: u16 = (1 << (Self::HEAD_SHIFT - Self::COUNT_SHIFT)) - 1;
     const LENGTH_MASK: u64 = (1 << Self::KIND_SHIFT) - 1;
 

@@ -77,8 +77,8 @@ impl Shm {
             self.read_rest(counters);
             return Some((session, RingEntry::Frames(range, &self.datagram[..length])));
         }
-        self.message = Some(RingMessage::new(range, head, &self.datagram, length)?);
-        Some((session, RingEntry::Message(self.message.as_ref()?)))
+        let message = RingMessage::new(range, head, &self.datagram, length)?;
+        Some((session, RingEntry::Message(self.message.insert(message))))
     }
 
     /// Copies the rest of the piece, or of the frames, received last.

@@ -250,7 +250,7 @@ impl Writer {
         entry: EntryKind,
         datagram: &[u8],
     ) -> Result<bool, RingViolation> {
-        self.write_bytes(ring, entry, RingBytes::Parts([datagram, &[]]))
+        self.write_bytes(ring, entry, RingBytes::whole(datagram))
     }
 
     /// Writes frames that fit one line: the first `length` of `bytes`. `Ok(false)`: no room.
@@ -457,8 +457,7 @@ impl Reader {
     /// Copies the next datagram into the first of `into`, which has room for [`DATAGRAM_MAX`]
     /// bytes, and returns its kind and length; `None`: none is there. Of a piece that is its
     /// header, and the length of its bytes is returned; of frames of [`BODY_BYTES_MIN`] and more
-    /// these are their head. [`Self::read_body`] has the rest, and must be
-    /// called before the next call.
+    /// it is their head. [`Self::read_body`] has the rest, and must be called before the next call.
     ///
     /// RR-SHM-5.
     #[inline]

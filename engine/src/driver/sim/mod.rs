@@ -73,6 +73,7 @@ pub(crate) struct SimDriver {
     segment: Vec<u8>,
     /// Where the bytes begin in it that [`DatagramIo::read_body`] copies.
     body_at: usize,
+    /// The latest long frame of a ring.
     ring_message: Option<RingMessage>,
     /// The header of the piece.
     header: PieceHeader,

@@ -61,7 +61,7 @@ impl Rings {
     }
 
     /// Notes whether some session has a ring.
-    pub(in crate::progress) fn set_up(&mut self, are_up: bool) {
+    pub(in crate::progress) fn note_up(&mut self, are_up: bool) {
         self.are_up = are_up;
     }
 
@@ -102,7 +102,8 @@ impl Rings {
             core.enter(session).and_then(|(it, cx)| it.poll_for_ring(cx, RING_SEGMENT_BYTES_MAX))
         {
             let (frames, bytes) = segment.content();
-            let bytes = frames.map_or(RingBytes::whole(bytes), |it| RingBytes::of(it, bytes));
+            let bytes =
+                frames.map_or(RingBytes::whole(bytes), |it| RingBytes::of_frames(it, bytes));
             if !driver.write_segment(ring, RingSegment { frames, bytes, is_last: false }) {
                 let token = segment.token();
                 self.refuse(session, token, core, controls);
@@ -212,7 +213,7 @@ impl Engine {
 impl EngineState {
     /// Notes whether there are rings, after one has come or gone.
     pub(in crate::progress) fn note_rings(&mut self) {
-        self.rings.set_up(self.paths.are_rings_up());
+        self.rings.note_up(self.paths.are_rings_up());
     }
 
     /// Copies a message from its ring to the memory of its receive. `false`: none is posted that it

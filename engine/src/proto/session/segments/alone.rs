@@ -246,7 +246,7 @@ impl<P: PostedFrame> Alone<'_, P> {
         if self.segments.has_header_by_ring() {
             let asks_ack = self.segments.asks_when_awaited(false, true);
             let (id, bytes) = self.stage(|_, _| asks_ack);
-            let is_written = write(None, RingBytes::Parts([bytes, &[]]));
+            let is_written = write(None, RingBytes::whole(bytes));
             return if is_written { Ok(()) } else { Err(id.to_token()) };
         }
         match self.frame.whole() {
@@ -303,7 +303,7 @@ impl<P: PostedFrame> Alone<'_, P> {
         self.frame.fill(segment.newest(self.frame.payload_bytes()));
         let Self { segments, cx, .. } = self;
         let (range, bytes) = (segment.range(), segment.content());
-        if !write(Some(range), RingBytes::of(range, bytes)) {
+        if !write(Some(range), RingBytes::of_frames(range, bytes)) {
             return Err(segments.slots.push(segment).0.to_token());
         }
         let bytes_max = segments.kept_bytes_max();
