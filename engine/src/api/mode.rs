@@ -143,7 +143,7 @@ pub(super) struct Guard<E: EngineRef> {
 impl<E: EngineRef> Guard<E> {
     /// From here on the endpoint may not end without its operations.
     pub(super) fn note_borrowed(&self) {
-        // Threads that post at the same time share the line until it is written.
+        // A store would take the cache line from other threads that post.
         if !self.has_borrowed() {
             self.has_borrowed.store(true, Ordering::Relaxed);
         }

@@ -137,8 +137,8 @@ impl CompletionQueue<Shared> {
     /// [`Self::read`] moves them to a vector first. One that is passed counts as taken, also if
     /// `take` returns `false` or panics.
     ///
-    /// `take` must not read this queue, or wait for its engine, which may never return: other
-    /// readers wait until it has returned. It may post.
+    /// Other readers of the queue wait until `take` has returned. So it must not read this queue or
+    /// wait for its engine, which can be a deadlock. It may post.
     ///
     /// # Errors
     ///

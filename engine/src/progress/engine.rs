@@ -46,11 +46,11 @@ const DEFERRED_NS_MAX: u64 = 100_000;
 /// Time for which they may be deferred while rings are polled and have nothing: they cost three
 /// times what it takes to poll a ring, and a message that arrives meanwhile waits for their end.
 const DEFERRED_IDLE_NS_MAX: u64 = 1_000;
-/// Turns for which they may be deferred so, should no time pass for the clock.
+/// Idle turns in which they may be deferred, in case the clock stands still between them.
 const DEFERRED_IDLE_TURNS_MAX: u32 = 16;
 
 /// The last steps of a turn (acknowledgements, the driver's events, timers, sends that wait), while
-/// turns end before them: with a message for the user, or since rings are polled.
+/// turns end before them: with a message for the user, or with nothing, while rings are polled.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DeferredSteps {
     /// Datagrams and entries received since they were last executed, at least one each turn.

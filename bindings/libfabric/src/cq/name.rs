@@ -53,6 +53,7 @@ impl Record {
         if self.is_plain() { self.context as u64 } else { self.keep() }
     }
 
+    /// The same for one with more than its context, which is kept on the heap.
     #[inline(never)]
     fn keep(self) -> u64 {
         if self.is_injected && self.count.is_none() {

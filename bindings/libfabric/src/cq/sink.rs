@@ -88,14 +88,13 @@ impl Sink {
     ///
     /// [`Errno::AGAIN`] when there is none, [`Errno::AVAIL`] when an error is the next.
     #[inline]
-    pub(crate) fn read(&self, count: usize, give: impl FnMut(Entry)) -> Result<usize, Errno> {
+    pub(crate) fn read(&self, count: usize, mut give: impl FnMut(Entry)) -> Result<usize, Errno> {
         let mut read = self.lock();
         let read = &mut *read;
         if !read.pending.is_empty() {
             return read.give(count, give);
         }
         let mut given = 0;
-        let mut give = give;
         let pending = &mut read.pending;
         let take = |completion: Completion| {
             // SAFETY: as in `keep`.

@@ -23,8 +23,8 @@ pub(super) fn thread_number() -> usize {
     thread_pointer()
 }
 
-/// Returns the address of the thread's control block, which in a shared library takes no call, as
-/// the address of a thread-local variable does.
+/// Returns the address of the thread's control block. Unlike the address of a thread-local
+/// variable, it takes no call in a shared library.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn thread_pointer() -> usize {
