@@ -30,10 +30,13 @@ impl EngineState {
             Hint::Latency => true,
             Hint::Bulk => false,
         };
-        match is_now {
-            false => Departure::WithOthers,
-            true if control.has_unsent() || self.datagrams.waits_for_room() => Departure::Now,
-            true => Departure::Alone,
+        if !is_now {
+            return Departure::WithOthers;
+        }
+        self.datagrams.expect_answer();
+        match control.has_unsent() || self.datagrams.waits_for_room() {
+            true => Departure::Now,
+            false => Departure::Alone,
         }
     }
 }

@@ -121,6 +121,12 @@ impl IncomingDatagrams {
         self.is_drained = false;
     }
 
+    /// Datagrams were sent: what arrives next may answer them, and does not continue a run.
+    #[inline]
+    pub(super) fn end_run(&mut self) {
+        (self.was_hit, self.run_bytes) = (false, None);
+    }
+
     /// The next datagram, or `None`; see [`crate::driver::traits::DatagramIo::recv_datagram`].
     #[inline(always)]
     pub(super) fn take(
@@ -145,7 +151,7 @@ impl IncomingDatagrams {
                 Ok(Some((from, self.datagrams.first(length))))
             }
             Err(libc::EAGAIN) => {
-                (self.was_hit, self.run_bytes) = (false, None);
+                self.end_run();
                 Ok(None)
             }
             Ok(_) => {

@@ -136,6 +136,7 @@ impl UdpDatagrams {
 
     #[inline(never)]
     fn flush_queued(&mut self, counters: &mut DriverCounters) {
+        self.incoming.end_run();
         self.is_blocked = !self.outgoing.flush(self.socket.as_raw_fd(), counters);
     }
 

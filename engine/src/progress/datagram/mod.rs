@@ -18,6 +18,7 @@ pub(super) mod transmit;
 mod window;
 
 use std::io::{self, ErrorKind};
+use std::mem;
 use std::net::{SocketAddr, UdpSocket};
 
 pub(crate) use self::announced::Announced;
@@ -79,6 +80,8 @@ pub(crate) struct EngineDatagrams {
     drained_ns: u64,
     /// The loop slept since the last read: the event that woke it is recent.
     has_slept: bool,
+    /// A message was sent at once since the last read.
+    expects_answer: bool,
 }
 
 impl EngineDatagrams {
@@ -169,6 +172,21 @@ impl EngineDatagrams {
     #[inline]
     pub(super) fn latest_count(&self) -> u32 {
         self.latest_count
+    }
+
+    /// Notes that a message is sent at once: what comes next probably answers it.
+    #[inline]
+    pub(super) fn expect_answer(&mut self) {
+        self.expects_answer = true;
+    }
+
+    /// Returns how many datagrams the next turn handles at most. A datagram after a turn without
+    /// any, or after a message that was sent at once, is probably single: its receiver waits for it,
+    /// and a check for another takes as long as handling it.
+    #[inline]
+    fn take_limit(&mut self) -> usize {
+        let is_single = mem::take(&mut self.expects_answer) || self.idle_turns > 0;
+        if is_single { 1 } else { DATAGRAMS_PER_TURN }
     }
 
     fn is_open(&self) -> bool {
@@ -315,10 +333,7 @@ impl Engine {
         if !self.state.datagrams.is_polled {
             return false;
         }
-        // A datagram after a turn without any is probably single: its receiver waits for it, and a
-        // check for another takes as long as handling it.
-        let is_idle = self.state.datagrams.idle_turns > 0;
-        let limit = if is_idle { 1 } else { DATAGRAMS_PER_TURN };
+        let limit = self.state.datagrams.take_limit();
         let (mut count, mut turn) = (0, self.state.rings.begin_turn());
         while count < limit {
             if turn.reads() {
@@ -389,7 +404,7 @@ impl Engine {
     /// Handles free space in the driver.
     pub(super) fn handle_datagrams_writable(&mut self) {
         self.state.datagrams.is_blocked = false;
-        for session in std::mem::take(&mut self.state.datagrams.blocked) {
+        for session in mem::take(&mut self.state.datagrams.blocked) {
             self.state.controls.of(session).set_awaits_room(false);
             self.transmit_all(session);
         }
