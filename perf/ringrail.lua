@@ -71,7 +71,7 @@ local LAYOUTS = {
   chunk = {
     { "magic", 4, "text" }, { "number", 4, "dec" }, { "receive_operation", 8, "hex" },
     { "offset", 8, "dec" }, { "length", 4, "dec" }, { "checksum", 4, "hex" },
-    { "tag", 8, "hex" },
+    { "reserved", 24, "bytes" }, { "tag", 8, "hex" },
   },
   eager = {
     { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "target_endpoint", 2, "dec" },

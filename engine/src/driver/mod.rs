@@ -43,12 +43,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::driver::traits::{Driver, DriverEvent, LaneKey};
+use crate::driver::traits::{CHUNK_HEADER_BYTES, Driver, DriverEvent, LaneKey};
 use crate::settings::{Faults, TcpCongestion};
 
-/// Limit of bytes per call: small messages wait for the duration of a call (about 25 µs per 128
-/// KiB), and calls beyond 256 KiB are slower per byte as well.
-const BYTES_PER_CALL: usize = 256 * 1024;
+/// Limit of bytes per call, which a chunk of 256 KiB takes with its header: small messages wait for
+/// the duration of a call (about 25 µs per 128 KiB), and longer calls are slower per byte as well.
+const BYTES_PER_CALL: usize = CHUNK_HEADER_BYTES + 256 * 1024;
 
 /// How long a listener pauses after the process ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);

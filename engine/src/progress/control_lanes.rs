@@ -4,7 +4,7 @@ mod receive;
 mod stream;
 
 use super::context::LaneCx;
-use super::partial::Partial;
+use super::partial::{Partial, ReceiveBuffer, receive_buffer};
 use super::traits::{Interest, LaneKey};
 use crate::proto::core::Core;
 use crate::proto::paths::{PathTable, Paths};
@@ -169,7 +169,7 @@ pub(crate) struct ControlLanes {
     streams: u32,
     /// Number of checks of idle lanes.
     rounds: u32,
-    receive_buffer: Vec<u8>,
+    receive_buffer: ReceiveBuffer,
 }
 
 #[cold]
@@ -189,7 +189,7 @@ impl ControlLanes {
             blocked: Vec::new(),
             streams: 0,
             rounds: 0,
-            receive_buffer: vec![0; receive_buffer_bytes],
+            receive_buffer: receive_buffer(receive_buffer_bytes),
         }
     }
 

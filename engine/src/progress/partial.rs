@@ -1,12 +1,31 @@
 //! An incomplete received segment.
 
+use aligned_vec::{AVec, ConstAlign};
+
+/// Bytes that begin at a cache line, as received ones do in the kernel: a copy whose target is
+/// slightly ahead of its source within a page is slow ([`crate::wire::chunk`]).
+pub(crate) type ReceiveBuffer = AVec<u8, ConstAlign<64>>;
+
+/// Returns a buffer of so many zeros.
+pub(crate) fn receive_buffer(bytes: usize) -> ReceiveBuffer {
+    let mut buffer = ReceiveBuffer::with_capacity(64, bytes);
+    buffer.resize(bytes, 0);
+    buffer
+}
+
 /// Bytes that are kept until the following ones arrive. These are received directly after them, so
 /// that nothing is copied while a segment arrives in pieces, or while nothing arrives.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Partial {
     /// Kept while the lane is polled: it need not be zeroed again for each segment.
-    buffer: Vec<u8>,
+    buffer: ReceiveBuffer,
     length: usize,
+}
+
+impl Default for Partial {
+    fn default() -> Self {
+        Self { buffer: receive_buffer(0), length: 0 }
+    }
 }
 
 impl Partial {
@@ -25,7 +44,7 @@ impl Partial {
     /// Frees memory, if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.length == 0 {
-            self.buffer = Vec::new();
+            self.buffer = receive_buffer(0);
         }
     }
 

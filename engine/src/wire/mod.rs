@@ -68,7 +68,7 @@ pub(crate) use rts::{MessageSource, Rts};
 pub(crate) use unsolicited::UnsolicitedPieces;
 
 /// Version of everything in this room; peers of another version are refused by name.
-pub(crate) const VERSION: u16 = 11;
+pub(crate) const VERSION: u16 = 12;
 
 /// Longest segment on a control lane, header included: what a receiver must be able to hold
 /// until the rest of it arrives.

@@ -80,6 +80,7 @@ fn header_of(
         offset: offset.into(),
         length: length.into(),
         checksum: checksum.into(),
+        reserved: [0; 24],
         tag: [0; CHUNK_TAG_BYTES],
     }
 }
