@@ -1,8 +1,10 @@
 //! Control connections of sessions: which of them are polled, watched, blocked or missing.
 
+mod place;
 mod receive;
 mod stream;
 
+use self::place::Placement;
 use super::context::LaneCx;
 use super::partial::{Partial, ReceiveBuffer, receive_buffer};
 use super::traits::{Interest, LaneKey};
@@ -60,6 +62,10 @@ pub(crate) struct ControlConnection {
     is_streaming: bool,
     /// An incomplete received segment.
     partial: Partial,
+    /// A message of which the rest is received into its receive.
+    placement: Option<Placement>,
+    /// The latest message was received so: a read stops after the head of the next one.
+    reads_ahead: bool,
 }
 
 impl ControlConnection {
@@ -123,7 +129,7 @@ impl ControlConnection {
 
     /// Returns whether the last received segment is incomplete.
     pub(super) fn has_partial(&self) -> bool {
-        !self.partial.is_empty()
+        !self.partial.is_empty() || self.placement.is_some()
     }
 
     /// Returns the incomplete received segment.
@@ -306,6 +312,7 @@ impl ControlLanes {
         let control = self.of(session);
         (control.is_polled, control.is_watched, control.is_blocked) = (false, false, false);
         control.partial = Partial::default();
+        control.placement = None;
         control.unsent.clear();
         control.lane.take()
     }

@@ -175,6 +175,12 @@ impl Matcher {
         self.posted.take(receives, &self.hasher, e, |_, index, _| index)
     }
 
+    /// Returns the index of the receive that [`take_posted`](Self::take_posted) would return, which
+    /// stays posted.
+    pub(crate) fn find_posted(&self, receives: &OperationSlots, e: &MatchEnvelope) -> Option<u32> {
+        self.posted.find(receives, &self.hasher, e)
+    }
+
     /// Matches a whole message: as [`take_posted`](Self::take_posted), and vacates the slot of the
     /// receive, whose id and capacity it returns. `Some(None)`: it is a multi-receive.
     ///

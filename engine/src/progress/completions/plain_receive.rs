@@ -4,6 +4,8 @@
 //! ([`super::CompletionSlot`]), which all other code uses, if its message is not whole, its
 //! completion is not a plain one, or its queue closes.
 
+use std::ops::Range;
+
 use super::{Completions, PostedTo, Posting, class_of};
 use crate::memory::{Buffer, Shape, Span};
 use crate::progress::counters::{CounterEvents, UNCOUNTED};
@@ -221,6 +223,39 @@ impl Completions {
         // is initialized.
         let copy = |to| read(unsafe { std::slice::from_raw_parts_mut(to, count) });
         self.deliver_plain(id, count, arrival, copy)
+    }
+
+    /// Passes `use_bytes` those at `range` of the memory of receive `id`; `None`: that is not one
+    /// piece, or shorter.
+    pub(in crate::progress) fn with_memory<R>(
+        &mut self,
+        id: Id,
+        range: Range<usize>,
+        use_bytes: impl FnOnce(&mut [u8]) -> R,
+    ) -> Option<R> {
+        let plain = self.plain_receives.get(id.index()).filter(|it| it.is_some());
+        let span = match plain {
+            Some(receive) => receive.memory.span,
+            None => self.shape(id)?.as_span()?,
+        };
+        let length = range.len();
+        if range.start > range.end || range.end > span.len {
+            return None;
+        }
+        // SAFETY: the range is in the memory of a receive, which owns its buffer, or whose poster
+        // guarantees that the memory is valid and exclusive, until the operation ends: not during
+        // this call. Users pass memory that is initialized.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(span.ptr.add(range.start), length) };
+        Some(use_bytes(bytes))
+    }
+
+    /// Completes receive `id` with a message whose bytes are in its memory.
+    pub(in crate::progress) fn complete_placed(&mut self, id: Id, arrival: &Arrival) {
+        if !self.deliver_plain(id, 0, arrival, |_| ()) {
+            // Its queue was closed meanwhile.
+            let payload = self.with_memory(id, 0..arrival.length as usize, |bytes| bytes.to_vec());
+            self.deliver_general(id, &payload.unwrap_or_default(), arrival);
+        }
     }
 
     /// Completes receive `id` with a whole message, of which `count` bytes fit. `copy` gets their

@@ -11,6 +11,10 @@ use crate::wire::FrameError;
 /// and wait meanwhile.
 const STREAM_BYTES_PER_TURN: usize = 64 << 10;
 
+/// Maximum bytes of a read that is to end soon after the head of a message, so that the rest is
+/// received into its receive.
+const AHEAD_BYTES: usize = 4 << 10;
+
 /// What was read from a control connection.
 #[derive(Debug)]
 pub(in crate::progress) enum StreamRead {
@@ -24,6 +28,13 @@ pub(in crate::progress) enum StreamRead {
     Invalid(FrameError),
 }
 
+impl StreamRead {
+    /// Returns what two reads have read, of which the second is `self`.
+    fn or(self, first: Self) -> Self {
+        if matches!(self, Self::Nothing) { first } else { self }
+    }
+}
+
 impl ControlLanes {
     /// Reads and handles the bytes of a control lane.
     #[inline(always)]
@@ -31,6 +42,9 @@ impl ControlLanes {
         let mut received = StreamRead::Nothing;
         // Twice at most: a peer that keeps the lane full must not block the loop.
         for _ in 0..2 {
+            if self.is_placing(session) {
+                return self.receive_in_place(session, cx).or(received);
+            }
             let control = self.all.get_mut(session as usize);
             let Some((lane, control)) = control.and_then(|it| Some((it.lane?, it))) else { break };
             let have = control.partial.len();
@@ -40,6 +54,8 @@ impl ControlLanes {
             if have > 0 {
                 // Each lane has that for itself.
                 space = space.min(STREAM_BYTES_PER_TURN);
+            } else if control.reads_ahead {
+                space = space.min(AHEAD_BYTES);
             }
             let room = match have {
                 0 => &mut self.receive_buffer[..space],
@@ -57,8 +73,7 @@ impl ControlLanes {
                 0 => &self.receive_buffer[..got],
                 _ => control.partial.with(got),
             };
-            let owed =
-                cx.core.session(session).map_or(0, |it| it.segments().unacknowledged_bytes());
+            let owed = cx.unacknowledged_bytes(session);
             let used = match cx.core.handle_bytes(session, bytes, *cx.now_ns, cx.completions) {
                 Ok(used) => used,
                 Err(error) => return StreamRead::Invalid(error),
@@ -68,23 +83,25 @@ impl ControlLanes {
             {
                 known.control_lane_mut().note_bytes(used > 0 || have == 0);
             }
-            match have {
-                0 => control.partial.extend(&self.receive_buffer[used..got]),
-                _ => control.partial.keep_rest(got, used),
+            control.reads_ahead &= used == 0;
+            match cx.place_beginning(session, &bytes[used..]) {
+                Some(placement) => {
+                    control.partial.clear();
+                    (control.placement, control.reads_ahead) = (Some(placement), true);
+                }
+                None if have == 0 => control.partial.extend(&self.receive_buffer[used..got]),
+                None => control.partial.keep_rest(got, used),
             }
             if planted!(DropPartial) {
                 control.partial.clear();
             }
-            let comes = has_path
-                && cx.core.session(session).map_or(0, |it| it.segments().unacknowledged_bytes())
-                    != owed;
-            control.is_streaming |= comes;
-            if !control.partial.is_empty() {
+            let is_placing = control.placement.is_some();
+            if control.has_partial() {
                 self.await_something(session);
             }
-            if comes {
-                cx.paths.note_streamed(session);
-                cx.paths.note_stream(cx.core, *cx.now_ns, session);
+            self.note_stream(session, owed, cx);
+            if is_placing && got == space {
+                continue;
             }
             if got < space || has_path {
                 break;

@@ -37,9 +37,6 @@ const CALL_BYTES: usize = 64 << 10;
 /// its copy.
 const ALONE_BYTES_MIN: usize = 8 << 10;
 
-/// The longest segment that is passed to the kernel in one call.
-const WHOLE_BYTES_MAX: usize = 40 << 10;
-
 /// Result of sending the rest of a partially sent segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::progress) enum SentRest {
@@ -62,25 +59,6 @@ impl ControlConnection {
     }
 }
 
-/// Splits bytes into what one call passes to the kernel and what another one does, so that the
-/// receiver copies the first half of many while the kernel takes the second.
-#[inline]
-fn split_for_calls(bytes: &[u8]) -> (&[u8], &[u8]) {
-    let first = if bytes.len() > WHOLE_BYTES_MAX { bytes.len() / 2 } else { bytes.len() };
-    bytes.split_at(first)
-}
-
-/// Passes a segment to the kernel in one call, or two. Returns how much it takes.
-#[inline]
-fn send_whole(driver: &mut AnyDriver, lane: LaneKey, bytes: &[u8]) -> usize {
-    let (first, second) = split_for_calls(bytes);
-    let sent = driver.send(lane, first).unwrap_or(0);
-    if second.is_empty() || sent < first.len() {
-        return sent;
-    }
-    sent + driver.send(lane, second).unwrap_or(0)
-}
-
 impl ControlConnection {
     /// Passes a segment to the kernel if nothing is ahead of it and it is worth a call of its own;
     /// `unsent` keeps what the kernel does not take. Returns how much it takes. An error is
@@ -97,7 +75,7 @@ impl ControlConnection {
             append_segment(&mut self.unsent, segment.bytes, has_checksums);
             return 0;
         }
-        let sent = send_whole(driver, lane, segment.bytes);
+        let sent = driver.send(lane, segment.bytes).unwrap_or(0);
         self.unsent.extend_from_slice(&segment.bytes[sent..]);
         sent
     }
@@ -190,7 +168,7 @@ impl ControlLanes {
                     0
                 } else {
                     // An error is detected again below.
-                    let sent = send_whole(cx.driver, lane, bytes);
+                    let sent = cx.driver.send(lane, bytes).unwrap_or(0);
                     control.unsent.extend_from_slice(&bytes[sent..]);
                     sent
                 };
@@ -231,11 +209,7 @@ impl ControlLanes {
             length = whole.len();
             let head = &whole[..length - bytes.len()];
             // An error is detected again below.
-            let (first, second) = split_for_calls(bytes);
-            sent = cx.driver.send_both(lane, head, first).unwrap_or(0);
-            if !second.is_empty() && sent == head.len() + first.len() {
-                sent += cx.driver.send(lane, second).unwrap_or(0);
-            }
+            sent = cx.driver.send_both(lane, head, bytes).unwrap_or(0);
         }
         let Some((it, _)) = cx.core.enter(session) else {
             debug_assert!(false, "a message was staged for the session");

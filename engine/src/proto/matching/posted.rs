@@ -32,6 +32,15 @@ pub(super) struct PostedReceives {
     latest: Latest,
 }
 
+/// The place of the oldest receive that accepts a message.
+#[derive(Clone, Copy)]
+enum Oldest {
+    /// The head of a bin of a class.
+    InBin { class: usize, at: usize },
+    /// A receive of the mixed class, by its index.
+    Mixed(u32),
+}
+
 /// A class, and an index in the table of its bins, to try first. The bin there may be another one.
 #[derive(Clone, Copy, Default)]
 struct Latest {
@@ -230,6 +239,25 @@ impl PostedReceives {
         Some(end(vacancies, index, &mut entries[index as usize]))
     }
 
+    /// Returns the oldest receive that accepts `e`, which stays.
+    pub(super) fn find(
+        &self,
+        slots: &OperationSlots,
+        hasher: &Hasher,
+        e: &MatchEnvelope,
+    ) -> Option<u32> {
+        let entries = slots.entries.as_slice();
+        if self.lone != NIL {
+            let receive = &entries[self.lone as usize];
+            let is_accepted = receive.context() == e.context && receive.accepts(e);
+            return is_accepted.then_some(self.lone);
+        }
+        Some(match self.find_oldest(entries, hasher, e)? {
+            Oldest::InBin { class, at } => self.classes[class].bins.head(at),
+            Oldest::Mixed(index) => index,
+        })
+    }
+
     /// Takes the oldest receive that accepts `e`, of any class, or returns it if it stays.
     #[inline(never)]
     fn take_oldest(
@@ -238,6 +266,24 @@ impl PostedReceives {
         hasher: &Hasher,
         e: &MatchEnvelope,
     ) -> Option<u32> {
+        match self.find_oldest(entries, hasher, e)? {
+            Oldest::InBin { class, at } => Some(self.take_head(entries, class, at)),
+            Oldest::Mixed(index) => {
+                if !entries[index as usize].is_multi() {
+                    self.remove(entries, index);
+                }
+                Some(index)
+            }
+        }
+    }
+
+    /// Finds the oldest receive in a bin that accepts `e`.
+    fn find_oldest(
+        &self,
+        entries: &[OperationSlot],
+        hasher: &Hasher,
+        e: &MatchEnvelope,
+    ) -> Option<Oldest> {
         let mut oldest = None;
         let mut oldest_sequence = u64::MAX;
         let mut to_try = self.in_use & !(1 << MIXED);
@@ -250,7 +296,7 @@ impl PostedReceives {
                 let sequence = entries[bins.head(at) as usize].sequence;
                 if sequence < oldest_sequence {
                     oldest_sequence = sequence;
-                    oldest = Some((class, at));
+                    oldest = Some(Oldest::InBin { class, at });
                 }
             }
         }
@@ -258,13 +304,9 @@ impl PostedReceives {
             && let Some(index) = self.find_mixed(entries, hasher, e)
             && entries[index as usize].sequence < oldest_sequence
         {
-            if !entries[index as usize].is_multi() {
-                self.remove(entries, index);
-            }
-            return Some(index);
+            oldest = Some(Oldest::Mixed(index));
         }
-        let (class, at) = oldest?;
-        Some(self.take_head(entries, class, at))
+        oldest
     }
 
     /// Takes the oldest receive of a bin of a class, or returns it if it stays.

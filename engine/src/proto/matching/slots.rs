@@ -100,7 +100,7 @@ impl OperationSlot {
 
     /// Returns whether it stays posted when it is matched.
     #[inline]
-    pub(super) fn is_multi(&self) -> bool {
+    pub(crate) fn is_multi(&self) -> bool {
         self.state == SlotState::Multi
     }
 

@@ -24,7 +24,7 @@ use crate::wire::one_sided::OneSided;
 use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, FrameError, frame};
 
 /// Bytes before the payload of a message that has remote data.
-const HEADER_AND_DATA_BYTES: usize = EAGER_HEADER_BYTES + DATA_BYTES;
+pub(super) const HEADER_AND_DATA_BYTES: usize = EAGER_HEADER_BYTES + DATA_BYTES;
 
 const _: () = assert!(
     RingHead::Header.bytes() == EAGER_HEADER_BYTES
@@ -59,7 +59,7 @@ struct Ends<'a> {
 
 /// Returns whether this is a message that requests no report, within what is left of the credit.
 #[inline(always)]
-fn is_plain(header: &Eager, (envelopes_left, bytes_left): (u32, u32)) -> bool {
+pub(super) fn is_plain(header: &Eager, (envelopes_left, bytes_left): (u32, u32)) -> bool {
     let length = header.length.get();
     header.kind == frame::KIND_EAGER
         && header.operation.get() == 0
@@ -83,44 +83,68 @@ impl Core {
         now_ns: u64,
     ) -> Result<Option<(Id, usize, Arrival)>, FrameError> {
         let (session, mut cx) = self.enter_receiving(slot)?;
-        let (range, head, length) = (message.range, message.head(), message.length);
-        let Ok((header, data)) = Eager::ref_from_prefix(head) else { return Ok(None) };
-        let has_data = header.flags & FLAG_DATA != 0;
-        let data = data.first_chunk().filter(|_| has_data).map(|data| u64::from_le_bytes(*data));
-        let payload = header.length.get();
         let is_fast = shortcut!("a message copied from its ring")
             && session.is_connected()
             && session.is_free_of(Uncommon::EARLY)
             && !session.has_replies_due();
-        let received = &session.segments.received;
-        let is_next = is_fast
-            && received.expected() == range.first
+        if !is_fast {
+            return Ok(None);
+        }
+        let (range, length) = (message.range, message.length);
+        let Some(matched) = session.match_next(&mut cx, range, (message.head(), length), now_ns)
+        else {
+            return Ok(None);
+        };
+        cx.shared.note_segment();
+        session.segments.note_segment_from(&mut cx, Transport::Ring, (range, length), now_ns);
+        session.segments.flush_update(&mut cx);
+        Ok(Some(matched))
+    }
+}
+
+impl Session {
+    /// Matches the message of a frame of which `head` precedes the payload, with which it has
+    /// `length` bytes. Returns its receive, how many bytes of its payload fit that, and the
+    /// message. `None`: nothing has changed; it is not plain, not the next frame, or no receive
+    /// that it completes is posted.
+    ///
+    /// RR-DGRAM-1, RR-DGRAM-4, RR-CREDIT-1, RR-MATCH-3.
+    #[inline]
+    pub(super) fn match_next(
+        &mut self,
+        cx: &mut Cx<'_>,
+        range: FrameRange,
+        (head, length): (&[u8], usize),
+        now_ns: u64,
+    ) -> Option<(Id, usize, Arrival)> {
+        let (header, data) = Eager::ref_from_prefix(head).ok()?;
+        let has_data = header.flags & FLAG_DATA != 0;
+        let data = data.first_chunk().filter(|_| has_data).map(|data| u64::from_le_bytes(*data));
+        let payload = header.length.get();
+        let received = &self.segments.received;
+        let is_next = received.expected() == range.first
             && is_plain(header, received.credits().left())
             && head.len() == if has_data { HEADER_AND_DATA_BYTES } else { EAGER_HEADER_BYTES }
             && payload as usize + head.len() == length;
-        let source = session.peer.remotes().index_of(header.source_endpoint.get());
-        let target = header.target_endpoint.get();
+        if !is_next {
+            return None;
+        }
+        let source = self.peer.remotes().index_of(header.source_endpoint.get());
         let SharedState { peers, endpoints, operations, .. } = &mut *cx.shared;
-        let ends = peers.id_at(source).zip(endpoints.get_mut(target));
+        let peer = peers.id_at(source)?;
+        let matcher = endpoints.get_mut(header.target_endpoint.get())?;
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
         let envelope = MatchEnvelope { source, context, tag };
-        let matched = ends.filter(|_| is_next).and_then(|(peer, matcher)| {
-            // A receive of several messages is left to the general path.
-            let (id, capacity) = matcher.take_whole(&mut operations.slots, &envelope).flatten()?;
-            Some((peer, id, capacity))
-        });
-        let Some((peer, id, capacity)) = matched else { return Ok(None) };
-        cx.shared.note_segment();
+        // A receive of several messages is left to the general path.
+        let (id, capacity) = matcher.take_whole(&mut operations.slots, &envelope).flatten()?;
         cx.shared.note_frames(1);
-        let received = &mut session.segments.received;
+        let received = &mut self.segments.received;
         received.credits_mut().pass(1, payload);
         received.note_next_frames(1, now_ns);
-        session.segments.note_segment_from(&mut cx, Transport::Ring, (range, length), now_ns);
-        session.segments.flush_update(&mut cx);
         let length = u64::from(payload);
         let arrival = Arrival { peer, context, tag, length, data };
-        Ok(Some((id, capacity.min(length) as usize, arrival)))
+        Some((id, capacity.min(length) as usize, arrival))
     }
 }
 

@@ -85,7 +85,7 @@ impl Segments {
 impl Session {
     /// Handles the header of a segment, but for its acknowledgement: requests of the peer, credit.
     #[inline(always)]
-    fn handle_header(&mut self, cx: &mut Cx<'_>, header: &SegmentHeader) {
+    pub(super) fn handle_header(&mut self, cx: &mut Cx<'_>, header: &SegmentHeader) {
         let segments = &mut self.segments;
         segments.received.handle_requests(header);
         let limits = (header.envelope_limit.get(), header.byte_limit.get());
@@ -238,6 +238,15 @@ impl Core {
         } else {
             self.handle_frames_from(slot, frames, taken, now_ns, effects)?;
         }
+        self.answer(slot, effects)
+    }
+
+    /// Sends the replies that received frames need, and takes the goodbye of a peer that has left.
+    pub(super) fn answer(
+        &mut self,
+        slot: u32,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
         let (session, mut cx) = self.enter_receiving(slot)?;
         if session.has_replies_due() {
             session.answer_flushes(&mut cx);
