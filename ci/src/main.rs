@@ -42,8 +42,11 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   interop [--repeat N] [--only WORD,WORD] [--fabtests DIR]
           unmodified MPI programs over the libfabric provider: the system's Open MPI N times (3
           unless said otherwise), MPICH, Intel MPI and Open MPI 5 of PyPI, ranks that are killed,
-          and fabtests, whose sources are in DIR or cloned; prints a table. With --figures alone:
-          latency, rate and bandwidth of MPI by ringrail and its peers. Wants root
+          and fabtests, whose sources are in DIR or cloned; prints a table. Wants root
+  mpi-compare [--rounds N] [--only WORD,WORD] [--most BYTES] [--json FILE]
+          latency, bandwidth, message rate and overlap of Open MPI by ringrail and by what it has
+          otherwise, by turns, between two hosts and on one, for each power of two up to 4 MiB (or
+          BYTES); rows whose names have a WORD; prints a table of each. Wants root
   instructions
           counts what a message costs, by valgrind, and compares that with perf/instructions.json;
           part of test. Wants root
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         "test" => test::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "swarm" => swarm::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "interop" => interop::run(&std::env::args().skip(2).collect::<Vec<_>>()),
+        "mpi-compare" => interop::compare(&std::env::args().skip(2).collect::<Vec<_>>()),
         "lossy" => lossy::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "package" => package::check(),
         "check" => check::run(&std::env::args().skip(2).collect::<Vec<_>>()),

@@ -26,6 +26,9 @@ pub(crate) enum By {
     /// Open MPI's own TCP, to compare with.
     #[allow(dead_code, reason = "not every test program compares")]
     Tcp,
+    /// Its memory shared by the processes of a host, to compare with.
+    #[allow(dead_code, reason = "not every test program compares")]
+    Vader,
     /// mtl/ofi over another provider.
     #[allow(dead_code, reason = "not every test program compares")]
     Provider(&'static str),
@@ -170,6 +173,7 @@ impl Cluster {
                 ("btl_tcp_if_include", "rail0"),
                 ("mtl", "^ofi"),
             ],
+            By::Vader => [("pml", "ob1"), ("btl", "self,vader"), ("mtl", "^ofi"), ("bml", "r2")],
         };
         for (name, value) in parameters.iter().chain(&transport) {
             command.args(["--mca", name, value]);

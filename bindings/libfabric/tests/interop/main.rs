@@ -5,8 +5,8 @@
 #[path = "../common/mpi.rs"]
 mod mpi;
 
+mod compare;
 mod fabtests;
-mod figures;
 mod others;
 mod table;
 
@@ -64,13 +64,13 @@ fn all_consumers() {
     table.close();
 }
 
-/// What `measure` says, of the provider and of its peers.
+/// What `measure` finds, of the provider and of its peers.
 #[test]
-#[ignore = "takes minutes: cargo xtask interop --figures"]
-fn figures() {
+#[ignore = "takes minutes: cargo xtask mpi-compare"]
+fn mpi_compare() {
     require_lab!();
     let rounds = env::var(REPEAT).map_or(3, |text| text.parse().expect("a number"));
-    figures::measure(rounds, &env::var(ONLY).unwrap_or_default());
+    compare::compare(rounds, &env::var(ONLY).unwrap_or_default());
 }
 
 /// The same with an MPI of PyPI.
