@@ -22,9 +22,11 @@ use crate::types::{
 mod effects;
 mod handles;
 pub(super) mod pieces;
+mod placed;
 mod plain_receive;
 mod queue;
 
+use placed::PlacedMessages;
 use plain_receive::PlainReceive;
 pub(crate) use plain_receive::ReceiveMemory;
 use queue::EntryQueue;
@@ -182,6 +184,8 @@ pub(crate) fn class_of(number: u32) -> u32 {
 pub(crate) struct Completions {
     /// Plain receives, by the index of their ids.
     plain_receives: Vec<PlainReceive>,
+    /// What the loop receives into their memory.
+    placed: PlacedMessages,
     /// All other operations, by the index of their ids.
     slots: Vec<Option<CompletionSlot>>,
     queues: Vec<EntryQueue>,
@@ -206,6 +210,7 @@ impl Completions {
     pub(crate) fn new(entries_max: usize) -> Self {
         Self {
             plain_receives: Vec::new(),
+            placed: PlacedMessages::default(),
             slots: Vec::new(),
             queues: Vec::new(),
             handles: Table::new(entries_max),

@@ -51,6 +51,7 @@ impl Engine {
         let mut cx = self.setup();
         cx.controls.send_final_ack(session, cx.lanes.core, cx.lanes.driver);
         cx.bulk.end_session(session);
+        cx.lanes.completions.forget_placed(session);
         if let Some(key) = cx.controls.end(session) {
             cx.lanes.close(key, CloseMode::Graceful);
         }

@@ -64,8 +64,8 @@ pub(crate) struct ControlConnection {
     partial: Partial,
     /// A message of which the rest is received into its receive.
     placement: Option<Placement>,
-    /// The latest message was received so: a read stops after the head of the next one.
-    reads_ahead: bool,
+    /// The latest message was received so: a read stops soon after the head of the next one.
+    stops_at_heads: bool,
 }
 
 impl ControlConnection {

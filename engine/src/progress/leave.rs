@@ -25,7 +25,6 @@ impl Engine {
         self.with_requests(|it| it.close_endpoint(endpoint));
         let state = &mut *self.state;
         state.completions.events_mut().unbind(endpoint);
-        state.controls.release_receives(|_| true, &mut state.completions);
         state.core.close_endpoint(endpoint, &mut state.completions);
         if !self.end_operations(deadline) && self.state.has_borrowed_memory() {
             // Lanes are closed already; the only remaining option ends the rest of the engine as
@@ -40,7 +39,6 @@ impl Engine {
         self.state.note_transports(&self.driver);
         let linger = self.state.config.linger;
         let deadline = Instant::now() + linger;
-        self.state.controls.release_receives(|_| true, &mut self.state.completions);
         for endpoint in self.state.core.shared().endpoints().numbers() {
             self.with_requests(|it| it.close_endpoint(endpoint));
             let state = &mut *self.state;

@@ -44,6 +44,7 @@ impl SetupCx<'_> {
     pub(crate) fn drop_control_lane(&mut self, session: u32) {
         let cx = &mut self.lanes;
         let at = cx.paths.of_mut(session).stream_at();
+        cx.completions.restart_placed(session);
         if let Some(lane) = self.controls.take_lane(session) {
             cx.keep_figures(session, at, lane);
             cx.close(lane, CloseMode::Reset);

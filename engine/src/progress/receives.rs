@@ -181,7 +181,10 @@ impl EngineState {
 
     /// Cancels an operation that has not matched and was not sent.
     pub(crate) fn cancel(&mut self, id: Id) -> bool {
-        self.controls.release_receives(|receive| receive == id, &mut self.completions);
+        // Its memory is not as it was any more.
+        if self.completions.is_placed(id) {
+            return false;
+        }
         self.core.shared_mut().cancel_receive(id, &mut self.completions)
             || self.core.cancel_send(id, &mut self.completions)
     }

@@ -204,9 +204,8 @@ fn warn_if_busy() {
 /// Measures all rows by turns, in `rounds` rounds, and prints a table of each. `only`: rows whose
 /// names contain one of these words, apart by commas.
 pub(crate) fn compare(rounds: usize, only: &str) {
-    let is_wanted = |row: &&Row| {
-        only.is_empty() || only.split(',').any(|word| row.name.contains(word))
-    };
+    let is_wanted =
+        |row: &&Row| only.is_empty() || only.split(',').any(|word| row.name.contains(word));
     warn_if_busy();
     let mut json = String::new();
     let mut count = 0;

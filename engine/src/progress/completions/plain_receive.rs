@@ -4,8 +4,6 @@
 //! ([`super::CompletionSlot`]), which all other code uses, if its message is not whole, its
 //! completion is not a plain one, or its queue closes.
 
-use std::ops::Range;
-
 use super::{Completions, PostedTo, Posting, class_of};
 use crate::memory::{Buffer, Shape, Span};
 use crate::progress::counters::{CounterEvents, UNCOUNTED};
@@ -148,6 +146,11 @@ impl PlainReceive {
         self.waiting != Waiting::Not
     }
 
+    /// Returns its memory; `None`: there is no receive.
+    pub(super) fn span(&self) -> Option<Span> {
+        self.is_some().then_some(self.memory.span)
+    }
+
     /// Returns the value that is returned with its completion; `None`: there is no receive.
     pub(super) fn user_data(&self) -> Option<u64> {
         self.is_some().then_some(self.user_data)
@@ -185,6 +188,9 @@ impl Completions {
     /// Gives receive `id` a general slot, if it is a plain one.
     #[inline]
     pub(super) fn make_general(&mut self, id: Id) {
+        if self.placed.is_some() {
+            self.keep_placed(id);
+        }
         if let Some(receive) = self.plain_receives.get_mut(id.index())
             && receive.is_some()
         {
@@ -225,39 +231,6 @@ impl Completions {
         self.deliver_plain(id, count, arrival, copy)
     }
 
-    /// Passes `use_bytes` those at `range` of the memory of receive `id`; `None`: that is not one
-    /// piece, or shorter.
-    pub(in crate::progress) fn with_memory<R>(
-        &mut self,
-        id: Id,
-        range: Range<usize>,
-        use_bytes: impl FnOnce(&mut [u8]) -> R,
-    ) -> Option<R> {
-        let plain = self.plain_receives.get(id.index()).filter(|it| it.is_some());
-        let span = match plain {
-            Some(receive) => receive.memory.span,
-            None => self.shape(id)?.as_span()?,
-        };
-        let length = range.len();
-        if range.start > range.end || range.end > span.len {
-            return None;
-        }
-        // SAFETY: the range is in the memory of a receive, which owns its buffer, or whose poster
-        // guarantees that the memory is valid and exclusive, until the operation ends: not during
-        // this call. Users pass memory that is initialized.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(span.ptr.add(range.start), length) };
-        Some(use_bytes(bytes))
-    }
-
-    /// Completes receive `id` with a message whose bytes are in its memory.
-    pub(in crate::progress) fn complete_placed(&mut self, id: Id, arrival: &Arrival) {
-        if !self.deliver_plain(id, 0, arrival, |_| ()) {
-            // Its queue was closed meanwhile.
-            let payload = self.with_memory(id, 0..arrival.length as usize, |bytes| bytes.to_vec());
-            self.deliver_general(id, &payload.unwrap_or_default(), arrival);
-        }
-    }
-
     /// Completes receive `id` with a whole message, of which `count` bytes fit. `copy` gets their
     /// destination, which is valid for writes of so many bytes, and exclusive. `false`: it is no
     /// plain one, or does not end as one, and nothing was delivered.
@@ -269,6 +242,9 @@ impl Completions {
         arrival: &Arrival,
         copy: impl FnOnce(*mut u8),
     ) -> bool {
+        if self.placed.is_some() {
+            self.keep_placed(id);
+        }
         let Some(receive) = self.plain_receives.get_mut(id.index()) else { return false };
         let length = arrival.length as usize;
         debug_assert!(count <= length, "bytes are of the message");

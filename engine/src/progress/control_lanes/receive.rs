@@ -13,7 +13,7 @@ const STREAM_BYTES_PER_TURN: usize = 64 << 10;
 
 /// Maximum bytes of a read that is to end soon after the head of a message, so that the rest is
 /// received into its receive.
-const AHEAD_BYTES: usize = 4 << 10;
+const HEAD_READ_BYTES: usize = 4 << 10;
 
 /// What was read from a control connection.
 #[derive(Debug)]
@@ -29,9 +29,9 @@ pub(in crate::progress) enum StreamRead {
 }
 
 impl StreamRead {
-    /// Returns what two reads have read, of which the second is `self`.
-    fn or(self, first: Self) -> Self {
-        if matches!(self, Self::Nothing) { first } else { self }
+    /// Returns what this and the next read have read.
+    fn then(self, next: Self) -> Self {
+        if matches!(next, Self::Nothing) { self } else { next }
     }
 }
 
@@ -42,8 +42,8 @@ impl ControlLanes {
         let mut received = StreamRead::Nothing;
         // Twice at most: a peer that keeps the lane full must not block the loop.
         for _ in 0..2 {
-            if self.is_placing(session) {
-                return self.receive_in_place(session, cx).or(received);
+            if let Some(rest) = self.receive_in_place(session, cx) {
+                return received.then(rest);
             }
             let control = self.all.get_mut(session as usize);
             let Some((lane, control)) = control.and_then(|it| Some((it.lane?, it))) else { break };
@@ -54,8 +54,8 @@ impl ControlLanes {
             if have > 0 {
                 // Each lane has that for itself.
                 space = space.min(STREAM_BYTES_PER_TURN);
-            } else if control.reads_ahead {
-                space = space.min(AHEAD_BYTES);
+            } else if control.stops_at_heads {
+                space = space.min(HEAD_READ_BYTES);
             }
             let room = match have {
                 0 => &mut self.receive_buffer[..space],
@@ -83,11 +83,11 @@ impl ControlLanes {
             {
                 known.control_lane_mut().note_bytes(used > 0 || have == 0);
             }
-            control.reads_ahead &= used == 0;
+            control.stops_at_heads &= used == 0;
             match cx.place_beginning(session, &bytes[used..]) {
                 Some(placement) => {
                     control.partial.clear();
-                    (control.placement, control.reads_ahead) = (Some(placement), true);
+                    (control.placement, control.stops_at_heads) = (Some(placement), true);
                 }
                 None if have == 0 => control.partial.extend(&self.receive_buffer[used..got]),
                 None => control.partial.keep_rest(got, used),

@@ -43,6 +43,9 @@ const DATAGRAMS_PER_TURN: usize = 64;
 const DATAGRAMS_PER_CLOCK: usize = 8;
 /// Turns in which rings reach that limit, per one in which the socket is read as well.
 const TURNS_PER_SOCKET: u64 = 16;
+/// Turns of which one handles all datagrams, also while each follows a message that was sent at
+/// once: the time since all were handled bounds what is known of lost packets.
+const TURNS_PER_FULL: u64 = 32;
 /// Datagrams that one session sends in one turn, for the same reason.
 const DATAGRAMS_PER_FLUSH: usize = 64;
 /// Time without a datagram after which the socket is watched instead of polled: a message that
@@ -80,8 +83,10 @@ pub(crate) struct EngineDatagrams {
     drained_ns: u64,
     /// The loop slept since the last read: the event that woke it is recent.
     has_slept: bool,
-    /// A message was sent at once since the last read.
+    /// A message was sent at once since the last turn that read.
     expects_answer: bool,
+    /// The last turn that could read several datagrams did.
+    finds_several: bool,
 }
 
 impl EngineDatagrams {
@@ -182,11 +187,12 @@ impl EngineDatagrams {
 
     /// Returns how many datagrams the next turn handles at most. A datagram after a turn without
     /// any, or after a message that was sent at once, is probably single: its receiver waits for it,
-    /// and a check for another takes as long as handling it.
+    /// and a check for another takes as long as handling it. `is_full`: a message sent at once does
+    /// not matter in this turn.
     #[inline]
-    fn take_limit(&mut self) -> usize {
-        let is_single = mem::take(&mut self.expects_answer) || self.idle_turns > 0;
-        if is_single { 1 } else { DATAGRAMS_PER_TURN }
+    fn take_limit(&mut self, is_full: bool) -> usize {
+        let follows = mem::take(&mut self.expects_answer) && !self.finds_several && !is_full;
+        if follows || self.idle_turns > 0 { 1 } else { DATAGRAMS_PER_TURN }
     }
 
     fn is_open(&self) -> bool {
@@ -333,14 +339,15 @@ impl Engine {
         if !self.state.datagrams.is_polled {
             return false;
         }
-        let limit = self.state.datagrams.take_limit();
+        let polls = self.state.polls;
+        let every = if self.state.rings.are_up() { TURNS_PER_SOCKET } else { TURNS_PER_FULL };
+        let limit = self.state.datagrams.take_limit(polls.is_multiple_of(every));
         let (mut count, mut turn) = (0, self.state.rings.begin_turn());
         while count < limit {
             if turn.reads() {
                 count += self.read_rings(&mut turn, limit - count);
                 // Busy local peers must not keep the socket from being read.
-                let reads_socket =
-                    turn.reads() || self.state.polls.is_multiple_of(TURNS_PER_SOCKET);
+                let reads_socket = turn.reads() || polls.is_multiple_of(TURNS_PER_SOCKET);
                 if count == limit || !reads_socket {
                     break;
                 }
@@ -378,6 +385,9 @@ impl Engine {
         let now_ns = self.state.now_ns;
         let datagrams = &mut self.state.datagrams;
         datagrams.latest_count = count as u32;
+        if limit > 1 {
+            datagrams.finds_several = count > 1;
+        }
         if count > 0 {
             datagrams.idle_turns = 0;
             return true;

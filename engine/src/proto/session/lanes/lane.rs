@@ -34,7 +34,7 @@ impl GrantedRange {
         let checksum = header.checksum.get();
         let (name, range) = (self.operation.to_u64(), (self.offset, self.length));
         let expected = header_of(name, range, self.chunk, checksum);
-        let untagged = ChunkHeader { tag: [0; CHUNK_TAG_BYTES], ..*header };
+        let untagged = ChunkHeader { reserved: [0; 24], tag: [0; CHUNK_TAG_BYTES], ..*header };
         let agrees = untagged == expected && key.fits(tagged_part(header), &header.tag);
         agrees.then_some(checksum)
     }

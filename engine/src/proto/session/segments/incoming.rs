@@ -238,15 +238,6 @@ impl Core {
         } else {
             self.handle_frames_from(slot, frames, taken, now_ns, effects)?;
         }
-        self.answer(slot, effects)
-    }
-
-    /// Sends the replies that received frames need, and takes the goodbye of a peer that has left.
-    pub(super) fn answer(
-        &mut self,
-        slot: u32,
-        effects: &mut impl Effects,
-    ) -> Result<(), FrameError> {
         let (session, mut cx) = self.enter_receiving(slot)?;
         if session.has_replies_due() {
             session.answer_flushes(&mut cx);

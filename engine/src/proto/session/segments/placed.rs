@@ -1,9 +1,9 @@
 //! Messages on the stream whose payload is received into the memory of their receive.
 //!
 //! The receive is found when the head of such a message has arrived. It stays posted until the
-//! message is whole, and takes it then, as it would take one that was kept elsewhere meanwhile: the
-//! message is the next frame of its session, and the receive accepts no other peer's, so that no
-//! other message can match it. If it ends without a message, the loop keeps the bytes first.
+//! message is whole, and takes it then. No other message can match it meanwhile: it accepts none of
+//! other peers, and this one is the next frame. If it ends before, the loop keeps the bytes
+//! elsewhere first, and the message is handled as others are.
 
 use zerocopy::FromBytes;
 
@@ -25,7 +25,7 @@ const HEAD_BYTES_MAX: usize = SEGMENT_HEADER_BYTES + HEADER_AND_DATA_BYTES;
 
 /// Missing bytes from which on the rest of a message is received into its receive: that takes a
 /// call of its own.
-const MISSING_BYTES_MIN: usize = 4 << 10;
+const MISSING_BYTES_MIN: usize = 8 << 10;
 
 /// A message of which the rest is received into its receive.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +61,8 @@ impl PlacedMessage {
 
 impl Core {
     /// Finds the receive of the message that a session's stream continues with, of which `bytes`
-    /// have arrived. `None`: the message is not the next frame, is not plain, or little of it is
-    /// missing, or its receive does not take it as a whole, or takes messages of other peers too.
+    /// have arrived. `None`: it is not the next frame, is not plain, has a checksum, or little of it
+    /// is missing; or no receive is posted that takes it as a whole, and messages of this peer only.
     /// Nothing changes.
     pub(crate) fn find_receive(&mut self, slot: u32, bytes: &[u8]) -> Option<PlacedMessage> {
         let (session, cx) = self.enter(slot)?;
@@ -96,8 +96,9 @@ impl Core {
         let envelope = MatchEnvelope { source, context, tag: eager.tag.get() };
         let slots = &operations.slots;
         let index = matcher.find_posted(slots, &envelope)?;
-        let takes_it = |receive: &OperationSlot| {
-            receive.source().is_some() && !receive.is_multi() && receive.capacity() >= payload.into()
+        // A shorter message of another peer would leave bytes of this one behind it.
+        let takes_it = |it: &OperationSlot| {
+            it.source().is_some() && !it.is_multi() && it.capacity() >= u64::from(payload)
         };
         let receive = slots.id_at(index as usize).filter(|_| takes_it(slots.at(index)))?;
         let mut head = [0; HEAD_BYTES_MAX];
@@ -105,23 +106,17 @@ impl Core {
         Some(PlacedMessage { receive, head, head_bytes, length: payload as usize })
     }
 
-    /// Returns whether a message is still the next frame of its session. `false`: it has arrived in
-    /// another way, or is not wanted any more.
+    /// Returns whether a message is still the next frame of its session; `false`: it has arrived in
+    /// another way, or the session has ended.
     pub(crate) fn is_next(&self, slot: u32, message: &PlacedMessage) -> bool {
         let first = message.split().map(|(header, _)| header.first_frame.get());
         let session = self.session(slot).filter(|it| it.is_connected());
         session.is_some_and(|it| first.is_ok_and(|first| it.segments().expected_frame() == first))
     }
 
-    /// Returns whether the receive of a message is posted.
-    pub(crate) fn is_receive_posted(&self, message: &PlacedMessage) -> bool {
-        let receive = self.shared.operations.slots.get(message.receive);
-        receive.is_some_and(OperationSlot::is_posted)
-    }
-
-    /// Handles the segment of a message whose payload is in the memory of its receive. Returns the
-    /// message, which completes that. `None`: nothing has changed, handle the bytes of the segment;
-    /// later messages may have arrived, or the message or its receive ended in another way.
+    /// Handles the segment of a message that has been received whole. Returns its receive, usually
+    /// the one that was found, and the message, which completes that. `None`: nothing has changed,
+    /// handle the bytes of the segment; there may be later messages that wait for it, or no receive.
     ///
     /// RR-DGRAM-1, RR-DGRAM-5, RR-SEG-1.
     pub(crate) fn handle_placed(
@@ -130,11 +125,13 @@ impl Core {
         message: &PlacedMessage,
         now_ns: u64,
         effects: &mut impl Effects,
-    ) -> Result<Option<Arrival>, FrameError> {
+    ) -> Result<Option<(Id, Arrival)>, FrameError> {
         let (header, head) = message.split()?;
-        let is_posted = self.is_receive_posted(message);
         let (session, mut cx) = self.enter_receiving(slot)?;
-        if !is_posted || !session.is_connected() || !session.is_free_of(Uncommon::EARLY) {
+        let is_fast = session.is_connected()
+            && session.is_free_of(Uncommon::EARLY)
+            && !session.has_replies_due();
+        if !is_fast {
             return Ok(None);
         }
         let (range, length) = (header.range(), head.len() + message.length);
@@ -142,14 +139,10 @@ impl Core {
         else {
             return Ok(None);
         };
-        debug_assert_eq!(id, message.receive, "none is older, and no other message takes it");
         session.segments.note_segment_from(&mut cx, Transport::Stream, (range, length), now_ns);
         session.handle_header(&mut cx, header);
         session.handle_frame_ack(&mut cx, header.ack.get(), effects);
         session.segments.flush_update(&mut cx);
-        if session.has_replies_due() {
-            self.answer(slot, effects)?;
-        }
-        Ok(Some(arrival))
+        Ok(Some((id, arrival)))
     }
 }
