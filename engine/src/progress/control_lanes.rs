@@ -138,6 +138,13 @@ impl ControlConnection {
         &self.partial
     }
 
+    /// Returns the bytes of an incomplete message that are in its receive; `None`: it is not
+    /// received so.
+    #[cfg(test)]
+    pub(crate) fn placed_bytes(&self) -> Option<usize> {
+        self.placement.as_ref()?.placed_bytes()
+    }
+
     /// Appends to the incomplete received segment.
     #[cfg(test)]
     pub(crate) fn extend_partial(&mut self, bytes: &[u8]) {

@@ -31,6 +31,10 @@ mod oracle;
 mod parting;
 #[cfg(test)]
 mod paths;
+#[cfg(test)]
+mod placed;
+#[cfg(test)]
+mod placed_ends;
 pub(crate) mod plan;
 mod rail_plan;
 #[cfg(test)]

@@ -18,6 +18,14 @@ pub(super) struct Placement {
     is_duplicate: bool,
 }
 
+#[cfg(test)]
+impl Placement {
+    /// Returns how many bytes of the payload have arrived; `None`: they are dropped.
+    pub(super) fn placed_bytes(&self) -> Option<usize> {
+        self.is_needed.then_some(self.at)
+    }
+}
+
 impl LaneCx<'_> {
     /// Returns the bytes that a session has received from its stream and not acknowledged.
     pub(super) fn unacknowledged_bytes(&self, session: u32) -> u32 {

@@ -1,0 +1,310 @@
+//! Messages that are received into receives which end before they are whole: one story each.
+
+use super::placed::{
+    CANARY, LENGTHS, Message, PEER_TIMEOUT_NS, Receive, SEEDS, check, events, go_on, next,
+    partial_bytes, place, placed_bytes, world,
+};
+use super::scenarios::{MILLISECOND, connect, pass, peer, run};
+use super::world::World;
+use crate::memory::Buffer;
+use crate::progress::post::Memory;
+use crate::proto::receive::ReceiveRequest;
+use crate::proto::table::Id;
+use crate::types::Error;
+
+/// RR-MATCH-2
+#[test]
+fn a_message_whose_receive_is_cancelled_is_received_by_another_one() {
+    for seed in 0..2 * SEEDS {
+        let mut world = world(seed);
+        let length = LENGTHS[seed as usize % 4];
+        let message = Message::of(&mut world, length);
+        let [first, second] = [1, 2].map(|name| Receive::of(&mut world, name));
+        let cancelled = first.post(&mut world, length);
+        let when = seed as usize / 4 % 3;
+        if when == 0 {
+            second.post(&mut world, length);
+        }
+        message.send(&mut world);
+        place(&mut world, length * (1 + seed as usize % 3) / 4);
+        let placed = placed_bytes(&world).unwrap();
+        assert!(world.engine(1).unwrap().state.cancel(cancelled));
+        assert!(partial_bytes(&world) > placed, "what has arrived is kept");
+        let completion = world.pop(1).expect("it ends at once");
+        assert!(matches!(completion.result, Err(Error::Cancelled)), "{:?}", completion.result);
+        // The memory is another one's from now on.
+        let mut memory = completion.buffer.unwrap().into_vec().unwrap();
+        memory.fill(CANARY);
+        match when {
+            0 => {}
+            1 => _ = second.post(&mut world, length),
+            _ => {
+                pass(&mut world, 100 * MILLISECOND);
+                assert!(world.pop(1).is_none());
+                second.post(&mut world, length);
+            }
+        }
+        let completion = next(&mut world);
+        check(&mut world, completion, 2, &message, length);
+        assert!(memory.iter().all(|&byte| byte == CANARY), "written after the receive has ended");
+        go_on(&mut world, "after a cancelled receive");
+    }
+}
+
+#[test]
+fn cancelling_another_receive_leaves_a_message_in_its_receive() {
+    for seed in 0..SEEDS {
+        let mut world = world(seed);
+        let length = LENGTHS[seed as usize % 4];
+        let message = Message::of(&mut world, length);
+        let [first, second] = [1, 2].map(|name| Receive::of(&mut world, name));
+        first.post(&mut world, length);
+        let cancelled = second.post(&mut world, length);
+        message.send(&mut world);
+        place(&mut world, length / 3);
+        let placed = placed_bytes(&world);
+        assert!(world.engine(1).unwrap().state.cancel(cancelled));
+        assert_eq!(placed_bytes(&world), placed);
+        assert_eq!(world.pop(1).unwrap().user_data, 2);
+        let completion = next(&mut world);
+        check(&mut world, completion, 1, &message, length);
+        go_on(&mut world, "after another receive was cancelled");
+    }
+}
+
+/// Opens a second endpoint at host 1; how host 0 names it.
+fn second_endpoint(world: &mut World) -> (u16, Id) {
+    let engine = world.engine(1).unwrap();
+    let second = engine.state.open_endpoint().unwrap();
+    let address = engine.state.address(second);
+    let core = world.engine(0).unwrap().state.core_mut();
+    (second, core.insert_peer(address.engine(), address.to_locators(), second).unwrap())
+}
+
+#[test]
+fn a_session_outlives_an_endpoint_that_closes_within_a_message() {
+    for seed in 0..SEEDS {
+        let mut world = world(seed);
+        let length = LENGTHS[seed as usize % 4];
+        let (endpoint, target) = second_endpoint(&mut world);
+        let message = Message { target, ..Message::of(&mut world, length) };
+        let receive = Receive { endpoint, ..Receive::of(&mut world, 1) };
+        receive.post(&mut world, length);
+        message.send(&mut world);
+        place(&mut world, length / 2);
+        world.engine(1).unwrap().close_endpoint(endpoint);
+        let completion = world.pop(1).expect("it ends at once");
+        assert!(completion.result.is_err());
+        let mut memory = completion.buffer.unwrap().into_vec().unwrap();
+        memory.fill(CANARY);
+        pass(&mut world, 100 * MILLISECOND);
+        assert!(memory.iter().all(|&byte| byte == CANARY), "written after the receive has ended");
+        go_on(&mut world, "after the end of an endpoint");
+    }
+}
+
+#[test]
+fn a_message_is_received_although_another_endpoint_closes() {
+    for seed in 0..SEEDS {
+        let mut world = world(seed);
+        let length = LENGTHS[seed as usize % 4];
+        let (endpoint, _) = second_endpoint(&mut world);
+        let message = Message::of(&mut world, length);
+        Receive::of(&mut world, 1).post(&mut world, length);
+        message.send(&mut world);
+        place(&mut world, length / 2);
+        world.engine(1).unwrap().close_endpoint(endpoint);
+        let completion = next(&mut world);
+        check(&mut world, completion, 1, &message, length);
+        go_on(&mut world, "after the end of another endpoint");
+    }
+}
+
+/// A receive that ends with its session is not written any more.
+#[test]
+fn a_session_that_ends_within_a_message_leaves_the_memory_of_its_receive() {
+    for seed in 0..SEEDS {
+        let mut world = world(seed);
+        let length = LENGTHS[seed as usize % 4];
+        let message = Message::of(&mut world, length);
+        Receive::of(&mut world, 1).post(&mut world, length);
+        message.send(&mut world);
+        place(&mut world, length / 2);
+        world.engine(1).unwrap().state.lose(0, "as the test wants");
+        let completion = world.pop(1).expect("it ends at once");
+        assert!(matches!(completion.result, Err(Error::Peer { .. })), "{:?}", completion.result);
+        let mut memory = completion.buffer.unwrap().into_vec().unwrap();
+        memory.fill(CANARY);
+        pass(&mut world, 100 * MILLISECOND);
+        assert!(memory.iter().all(|&byte| byte == CANARY), "written after the receive has ended");
+        [(0, 1), (1, 0)].into_iter().for_each(|(at, of)| connect(&mut world, at, of));
+        events(&mut world);
+        go_on(&mut world, "the next session");
+    }
+}
+
+#[test]
+fn a_message_is_dropped_whose_completion_queue_closes_before_it_is_whole() {
+    for seed in 0..SEEDS {
+        let mut world = world(seed);
+        let length = LENGTHS[seed as usize % 4];
+        let message = Message::of(&mut world, length);
+        let queue = world.engine(1).unwrap().state.completions_mut().open_queue(16);
+        let [first, second] = [1, 2].map(|name| Receive::of(&mut world, name));
+        Receive { queue, ..first }.post(&mut world, length);
+        second.post(&mut world, length);
+        message.send(&mut world);
+        place(&mut world, length / 2);
+        world.engine(1).unwrap().state.completions_mut().close_queue(queue);
+        run(&mut world, "it is whole", |world| placed_bytes(world).is_none());
+        assert_eq!(partial_bytes(&world), 0);
+        assert!(world.pop(1).is_none(), "its completion is not reported");
+        message.send(&mut world);
+        let completion = next(&mut world);
+        check(&mut world, completion, 2, &message, length);
+        go_on(&mut world, "after the end of a queue");
+    }
+}
+
+/// RR-END-2, RR-SEG-6
+#[test]
+fn a_sender_that_vanishes_within_a_message_is_known_within_the_peer_timeout() {
+    for seed in 0..SEEDS {
+        let mut world = world(seed);
+        let length = LENGTHS[seed as usize % 4];
+        let message = Message::of(&mut world, length);
+        Receive::of(&mut world, 1).post(&mut world, length);
+        message.send(&mut world);
+        place(&mut world, length / 2);
+        world.net.borrow_mut().power_off(0);
+        drop(world.take(0));
+        let start_ns = world.now_ns();
+        assert!(next(&mut world).result.is_err());
+        let took_ns = world.now_ns() - start_ns;
+        let limit_ns = PEER_TIMEOUT_NS + 1000 * MILLISECOND;
+        assert!(took_ns <= limit_ns, "seed {seed}: {took_ns} ns");
+        assert_eq!(placed_bytes(&world), None);
+    }
+}
+
+/// RR-SEG-6
+#[test]
+fn a_sender_that_stands_still_within_a_message_is_waited_for() {
+    for seed in 0..SEEDS {
+        let mut world = world(seed);
+        let length = LENGTHS[seed as usize % 4];
+        let message = Message::of(&mut world, length);
+        Receive::of(&mut world, 1).post(&mut world, length);
+        message.send(&mut world);
+        place(&mut world, length / 2);
+        world.net.borrow_mut().pause(0, PEER_TIMEOUT_NS * 3 / 4);
+        let completion = next(&mut world);
+        check(&mut world, completion, 1, &message, length);
+        go_on(&mut world, "after a sender stood still");
+    }
+}
+
+/// Lets host 1 remove endpoint 0 of host 0 while a message of it arrives. Another endpoint of host
+/// 0, which it knows, keeps the session.
+fn remove_source(seed: u64, is_placed: bool) -> (World, Vec<u8>) {
+    let mut world = world(seed);
+    let length = LENGTHS[seed as usize % 4];
+    let other = world.engine(0).unwrap();
+    let second = other.state.open_endpoint().unwrap();
+    let address = other.state.address(second);
+    let core = world.engine(1).unwrap().state.core_mut();
+    core.insert_peer(address.engine(), address.to_locators(), second).unwrap();
+    let message = Message::of(&mut world, length);
+    let receive = Receive::of(&mut world, 1);
+    message_begins(&mut world, &receive, &message, is_placed);
+    let source = receive.source.unwrap();
+    let state = &mut world.engine(1).unwrap().state;
+    assert!(state.with_core(|core, ended| core.remove_peer(source, ended)));
+    let completion = world.pop(1).expect("it ends at once");
+    assert!(completion.result.is_err());
+    let mut memory = completion.buffer.unwrap().gather().unwrap();
+    memory.fill(CANARY);
+    (world, memory)
+}
+
+/// Lets half of a message arrive, in its receive, or beside it, because that has two pieces.
+fn message_begins(world: &mut World, receive: &Receive, message: &Message, is_placed: bool) {
+    let length = message.length;
+    if is_placed {
+        receive.post(world, length);
+        message.send_alone(world);
+        place(world, length / 2);
+    } else {
+        let pieces = [1, length - 1].map(|it| Buffer::Heap(vec![CANARY; it]));
+        receive.post_into(world, Buffer::list(pieces));
+        message.send_alone(world);
+        run(world, "half of it arrives", |world| partial_bytes(world) > length / 2);
+    }
+}
+
+#[test]
+#[ignore = "a defect: the session ends: a message has lost its receive"]
+fn a_session_outlives_the_removal_of_a_peer_within_its_message() {
+    for seed in 0..SEEDS {
+        for is_placed in [false, true] {
+            let (mut world, _) = remove_source(seed, is_placed);
+            go_on(&mut world, &format!("seed {seed}, placed {is_placed}: a peer was removed"));
+        }
+    }
+}
+
+#[test]
+#[ignore = "a defect: what has arrived is looked for in a receive that has ended"]
+fn an_endpoint_closes_after_a_peer_was_removed_within_its_message() {
+    for seed in 0..SEEDS {
+        for is_placed in [false, true] {
+            let (mut world, _) = remove_source(seed, is_placed);
+            let (endpoint, _) = second_endpoint(&mut world);
+            world.engine(1).unwrap().close_endpoint(endpoint);
+            go_on(&mut world, &format!("seed {seed}, placed {is_placed}: an endpoint closed"));
+        }
+    }
+}
+
+/// RR-MATCH-2
+#[test]
+#[ignore = "a defect: the session ends: a message has lost its receive"]
+fn a_message_that_is_put_back_takes_a_receive_within_the_message_of_that() {
+    for seed in 0..SEEDS {
+        for is_placed in [false, true] {
+            let mut world = world(seed);
+            let length = LENGTHS[seed as usize % 4];
+            // A handle gets the first message, and is dropped before its result is taken.
+            let request = ReceiveRequest {
+                endpoint: 0,
+                peer: Some(peer(&mut world, 1, 0)),
+                context: 0,
+                tag: 0,
+                ignore: u64::MAX,
+                capacity: 8,
+                min_free: None,
+            };
+            let memory = Memory::copy_of(&[CANARY; 8]);
+            let state = &mut world.engine(1).unwrap().state;
+            let handle = state.start_receive(&request, memory, None).unwrap();
+            let first = Message { tag: 1, ..Message::of(&mut world, 8) };
+            first.send(&mut world);
+            run(&mut world, "the first message arrives", |world| {
+                world.look(1).unwrap().state.completions().operation_of(handle).is_none()
+            });
+            let second = Message::of(&mut world, length);
+            let receives = [1, 2].map(|name| Receive::of(&mut world, name));
+            message_begins(&mut world, &receives[0], &second, is_placed);
+            receives[1].post(&mut world, length);
+            world.engine(1).unwrap().state.give_up_receive(handle, 0);
+            let completion = world.pop(1).expect("the message is put back into the next receive");
+            let status = completion.result.as_ref().unwrap();
+            assert_eq!((completion.user_data, status.length), (1, first.length));
+            let bytes = completion.buffer.unwrap().gather().unwrap();
+            assert_eq!(bytes[..first.length], first.content());
+            let completion = next(&mut world);
+            check(&mut world, completion, 2, &second, length);
+            go_on(&mut world, &format!("seed {seed}, placed {is_placed}: a message was put back"));
+        }
+    }
+}
