@@ -16,6 +16,11 @@ struct Model {
 }
 
 impl Model {
+    fn find_posted(&self, e: &MatchEnvelope) -> Option<u32> {
+        let (_, receive, _) = self.posted.iter().find(|(s, ..)| s.accepts(e))?;
+        Some(*receive)
+    }
+
     fn take_posted(&mut self, e: &MatchEnvelope) -> Option<u32> {
         let at = self.posted.iter().position(|(s, ..)| s.accepts(e))?;
         let (_, receive, stays) = self.posted[at];
@@ -56,6 +61,8 @@ impl Model {
 #[derive(Clone, Debug)]
 enum Op {
     Arrive(MatchEnvelope),
+    /// Finds the receive of a message, which stays.
+    Find(MatchEnvelope),
     Post(Selector),
     /// Posts a receive that stays.
     Keep(Selector),
@@ -84,6 +91,7 @@ fn selector(ignore: impl Strategy<Value = u64>) -> impl Strategy<Value = Selecto
 fn op<I: Strategy<Value = u64> + Clone + 'static>(ignore: I) -> impl Strategy<Value = Op> {
     prop_oneof![
         40 => envelope().prop_map(Op::Arrive),
+        20 => envelope().prop_map(Op::Find),
         40 => selector(ignore.clone()).prop_map(Op::Post),
         4 => selector(ignore.clone()).prop_map(Op::Keep),
         8 => selector(ignore).prop_map(Op::Peek),
@@ -125,7 +133,20 @@ impl Bench {
         number
     }
 
+    fn find(&self, e: &MatchEnvelope) -> Option<u32> {
+        let index = self.matcher.find_posted(&self.receives, e)?;
+        assert!(self.receives.at(index).is_posted(), "what is found stays");
+        Some(self.number_of(index))
+    }
+
     fn take(&mut self, e: &MatchEnvelope) -> Option<u32> {
+        let found = self.find(e);
+        let taken = self.take_whole(e);
+        assert_eq!(found, taken, "what is found is what is taken");
+        taken
+    }
+
+    fn take_whole(&mut self, e: &MatchEnvelope) -> Option<u32> {
         match self.matcher.take_whole(&mut self.receives, e)? {
             Some((_, number)) => Some(number as u32),
             None => {
@@ -162,6 +183,11 @@ fn compare(seed: u64, ops: &[Op]) -> Result<(), TestCaseError> {
                     messages.push(bench.matcher.insert_unexpected(e, handle));
                     model.unexpected.push((*e, handle));
                 }
+            }
+            Op::Find(e) => {
+                // Twice: it changes nothing.
+                prop_assert_eq!(bench.find(e), model.find_posted(e));
+                prop_assert_eq!(bench.find(e), model.find_posted(e));
             }
             Op::Post(s) | Op::Keep(s) => {
                 let taken = bench.matcher.take_unexpected(s).map(|kept| kept.message);
