@@ -6,6 +6,7 @@ mod cma;
 mod hostile;
 mod matched_in_ring;
 mod pieces;
+mod placed;
 mod properties;
 mod ring;
 mod stream;
