@@ -54,7 +54,7 @@ fn capacity(seed: u64) -> usize {
 }
 
 /// Two hosts with a session, and with datagrams in half of the seeds. Bytes arrive a few at a time.
-fn world_of(seed: u64, has_datagrams: bool, links: &[LinkImpairments]) -> World {
+pub(super) fn world_of(seed: u64, has_datagrams: bool, links: &[LinkImpairments]) -> World {
     let partial_one_in = [0, 3][seed as usize / 2 % 2];
     let impairments = Impairments {
         capacity: capacity(seed),
