@@ -207,8 +207,8 @@ fn a_sender_that_stands_still_within_a_message_is_waited_for() {
 }
 
 /// Lets a message arrive by datagram while a part of it has arrived in its receive by TCP, which
-/// stands still for a while. `None`: the rare branch is not taken that lets it arrive there although
-/// it is short.
+/// stands still for a while. `None`: the rare branch is not taken by which that occurs although it
+/// is short.
 fn message_by_datagram(seed: u64) -> Option<(World, Vec<u8>)> {
     let link = LinkImpairments { delay_ns: 10_000, ns_per_kib: 1000, ..LinkImpairments::default() };
     let mut world = world_of(seed, true, &[link; 2]);
