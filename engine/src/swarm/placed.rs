@@ -22,7 +22,7 @@ use crate::proto::table::Id;
 use crate::types::{Completion, Error, Event, Peer};
 
 /// Of messages with far more bytes than arrive at once.
-pub(super) const LENGTHS: [usize; 4] = [9000, 16 << 10, 40_000, 100 << 10];
+pub(super) const LENGTHS: [usize; 4] = [14_000, 20_000, 40_000, 100 << 10];
 pub(super) const SEEDS: u64 = 16;
 pub(super) const TAG: u64 = 7;
 /// Fills buffers before they are received into, and after they were given back.

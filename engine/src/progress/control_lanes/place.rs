@@ -22,7 +22,7 @@ pub(super) struct Placement {
 impl Placement {
     /// Returns how many bytes of the payload have arrived; `None`: they are dropped.
     pub(super) fn placed_bytes(&self) -> Option<usize> {
-        self.is_needed.then_some(self.at)
+        (!self.is_duplicate).then_some(self.at)
     }
 }
 

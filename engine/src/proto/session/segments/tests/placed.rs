@@ -4,7 +4,9 @@ use zerocopy::IntoBytes;
 
 use super::super::PlacedMessage;
 use super::*;
+use crate::proto::core::Core;
 use crate::proto::effects::Arrival;
+use crate::proto::matching::OperationSlot;
 use crate::proto::sim;
 use crate::proto::table::Id;
 use crate::wire::eager::{EAGER_HEADER_BYTES, FLAG_DATA};
@@ -54,8 +56,17 @@ fn find(net: &mut Net, bytes: &[u8]) -> Option<PlacedMessage> {
     net.engines[1].core.find_receive(slot, bytes)
 }
 
+/// Returns whether the receive of a message is posted.
+fn is_receive_posted(core: &Core, message: &PlacedMessage) -> bool {
+    let receive = core.shared.operations.slots.get(message.receive());
+    receive.is_some_and(OperationSlot::is_posted)
+}
+
 /// Handles a message whose payload is in the memory of its receive.
-fn handle_placed(net: &mut Net, message: &PlacedMessage) -> Result<Option<Arrival>, FrameError> {
+fn handle_placed(
+    net: &mut Net,
+    message: &PlacedMessage,
+) -> Result<Option<(Id, Arrival)>, FrameError> {
     let now_ns = net.now_ns();
     let there = &mut net.engines[1];
     there.core.handle_placed(there.slots[&0], message, now_ns, &mut there.memory)
@@ -117,13 +128,15 @@ fn message_in_its_receive_is_handled_as_by_the_general_path() {
             assert_eq!((found.receive(), found.length()), (receive, LENGTH));
             assert_eq!(found.head(), &bytes[..head]);
             let core = &placed.engines[1].core;
-            assert!(core.is_next(0, &found) && core.is_receive_posted(&found));
-            let arrival = handle_placed(&mut placed, &found).unwrap().expect("it is the next");
+            assert!(core.is_next(0, &found) && is_receive_posted(core, &found));
+            let handled = handle_placed(&mut placed, &found).unwrap();
+            let (matched, arrival) = handled.expect("it is the next");
+            assert_eq!(matched, receive);
             assert_eq!((arrival.length, arrival.data), (LENGTH as u64, data));
             assert_eq!(arrival.peer, placed.engines[1].peers[&(0, 0)]);
             assert!(!is_posted(&placed, receive));
             let core = &placed.engines[1].core;
-            assert!(!core.is_next(0, &found) && !core.is_receive_posted(&found));
+            assert!(!core.is_next(0, &found) && !is_receive_posted(core, &found));
             // As by the general path, which also ends the receive.
             assert_eq!(handle_bytes(&mut general, &bytes), Ok(bytes.len()));
             assert_eq!(general.end_of(1, other), Some(&Ended::Received(arrival)));
@@ -148,7 +161,7 @@ fn receive_is_found_once_the_head_has_arrived_and_while_much_is_missing() {
         let head = bytes.len() - LENGTH;
         let found: Vec<usize> =
             (0..=bytes.len()).filter(|&begun| find(&mut net, &bytes[..begun]).is_some()).collect();
-        let expected: Vec<usize> = (head..=bytes.len() - (4 << 10)).collect();
+        let expected: Vec<usize> = (head..=bytes.len() - (8 << 10)).collect();
         assert!(found == expected, "{:?} to {:?}", found.first(), found.last());
         refuses(&mut net, &[&bytes[..], &bytes].concat(), "several segments");
         assert!(is_posted(&net, receive));
@@ -286,7 +299,7 @@ fn message_after_an_early_one_is_left_to_the_general_path() {
             assert_eq!(handle_placed(&mut net, &found), Ok(None));
             assert_eq!(state(&net), before);
             let core = &net.engines[1].core;
-            assert!(core.is_next(0, &found) && core.is_receive_posted(&found));
+            assert!(core.is_next(0, &found) && is_receive_posted(core, &found));
         }
         assert_eq!(handle_bytes(&mut net, &bytes), Ok(bytes.len()));
         assert!(matches!(net.end_of(1, receive), Some(Ended::Received(_))));
@@ -304,7 +317,7 @@ fn message_that_has_arrived_in_another_way_is_not_the_next() {
     net.deliver(0, 1, &bytes).unwrap();
     assert!(net.end_of(1, receives[0]).is_some());
     let core = &net.engines[1].core;
-    assert!(!core.is_next(0, &found) && !core.is_receive_posted(&found));
+    assert!(!core.is_next(0, &found) && !is_receive_posted(core, &found));
     let before = state(&net);
     assert_eq!(handle_placed(&mut net, &found), Ok(None));
     assert_eq!(state(&net), before);
@@ -314,7 +327,7 @@ fn message_that_has_arrived_in_another_way_is_not_the_next() {
 }
 
 #[test]
-fn message_whose_receive_has_ended_is_left_to_the_general_path() {
+fn message_whose_receive_has_ended_is_taken_by_another() {
     let mut net = net();
     let receive = net.receive_of(flow(5), LENGTH);
     let found = find(&mut net, &message(0, None)[..BEGUN]).unwrap();
@@ -324,10 +337,9 @@ fn message_whose_receive_has_ended_is_left_to_the_general_path() {
     let other = net.receive_of(flow(5), LENGTH);
     assert_eq!(other.index(), receive.index());
     let core = &net.engines[1].core;
-    assert!(core.is_next(0, &found) && !core.is_receive_posted(&found));
-    let before = state(&net);
-    assert_eq!(handle_placed(&mut net, &found), Ok(None));
-    assert_eq!(state(&net), before);
+    assert!(core.is_next(0, &found) && !is_receive_posted(core, &found));
+    let matched = handle_placed(&mut net, &found).unwrap().map(|(matched, _)| matched);
+    assert_eq!(matched, Some(other));
 }
 
 /// RR-END-2
@@ -339,7 +351,7 @@ fn message_of_a_session_that_has_ended_is_not_the_next() {
     let found = find(&mut net, &bytes[..BEGUN]).unwrap();
     let there = &mut net.engines[1];
     there.core.fail_session(0, PeerFailure::Removed, &mut there.memory);
-    assert!(!there.core.is_next(0, &found) && !there.core.is_receive_posted(&found));
+    assert!(!there.core.is_next(0, &found) && !is_receive_posted(&there.core, &found));
     assert_eq!(handle_placed(&mut net, &found), Ok(None));
     assert!(find(&mut net, &bytes[..BEGUN]).is_none());
 }
