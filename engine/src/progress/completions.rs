@@ -26,7 +26,6 @@ mod placed;
 mod plain_receive;
 mod queue;
 
-use placed::PlacedMessages;
 use plain_receive::PlainReceive;
 pub(crate) use plain_receive::ReceiveMemory;
 use queue::EntryQueue;
@@ -184,8 +183,7 @@ pub(crate) fn class_of(number: u32) -> u32 {
 pub(crate) struct Completions {
     /// Plain receives, by the index of their ids.
     plain_receives: Vec<PlainReceive>,
-    /// What the loop receives into their memory.
-    placed: PlacedMessages,
+    placed: placed::PlacedMessages,
     /// All other operations, by the index of their ids.
     slots: Vec<Option<CompletionSlot>>,
     queues: Vec<EntryQueue>,
@@ -210,7 +208,7 @@ impl Completions {
     pub(crate) fn new(entries_max: usize) -> Self {
         Self {
             plain_receives: Vec::new(),
-            placed: PlacedMessages::default(),
+            placed: placed::PlacedMessages::default(),
             slots: Vec::new(),
             queues: Vec::new(),
             handles: Table::new(entries_max),

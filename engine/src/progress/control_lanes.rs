@@ -4,7 +4,7 @@ mod place;
 mod receive;
 mod stream;
 
-use self::place::Placement;
+use self::place::MessageInPlace;
 use super::context::LaneCx;
 use super::partial::{Partial, ReceiveBuffer, receive_buffer};
 use super::traits::{Interest, LaneKey};
@@ -63,7 +63,7 @@ pub(crate) struct ControlConnection {
     /// An incomplete received segment.
     partial: Partial,
     /// A message of which the rest is received into its receive.
-    placement: Option<Placement>,
+    in_place: Option<MessageInPlace>,
     /// The latest message was received so: a read stops soon after the head of the next one.
     stops_at_heads: bool,
 }
@@ -129,7 +129,7 @@ impl ControlConnection {
 
     /// Returns whether the last received segment is incomplete.
     pub(super) fn has_partial(&self) -> bool {
-        !self.partial.is_empty() || self.placement.is_some()
+        !self.partial.is_empty() || self.in_place.is_some()
     }
 
     /// Returns the incomplete received segment.
@@ -142,7 +142,7 @@ impl ControlConnection {
     /// received so.
     #[cfg(test)]
     pub(crate) fn placed_bytes(&self) -> Option<usize> {
-        self.placement.as_ref()?.placed_bytes()
+        self.in_place.as_ref()?.placed_bytes()
     }
 
     /// Appends to the incomplete received segment.
@@ -319,7 +319,7 @@ impl ControlLanes {
         let control = self.of(session);
         (control.is_polled, control.is_watched, control.is_blocked) = (false, false, false);
         control.partial = Partial::default();
-        control.placement = None;
+        control.in_place = None;
         control.unsent.clear();
         control.lane.take()
     }

@@ -130,7 +130,7 @@ fn to_queue(queue: u32, user_data: u64) -> CompletionRoute {
 
 /// A receive of any tag at host 1.
 #[derive(Clone, Copy)]
-pub(super) struct Receive {
+pub(super) struct ReceivePlan {
     pub(super) source: Option<Id>,
     pub(super) endpoint: u16,
     pub(super) context: u64,
@@ -139,7 +139,7 @@ pub(super) struct Receive {
     pub(super) name: u64,
 }
 
-impl Receive {
+impl ReceivePlan {
     /// A receive from host 0 only.
     pub(super) fn of(world: &mut World, name: u64) -> Self {
         let source = Some(peer(world, 1, 0));
@@ -241,7 +241,7 @@ pub(super) fn go_on(world: &mut World, what: &str) {
 fn long_messages_arrive_in_their_receives_without_another_copy() {
     for seed in 0..SEEDS {
         let mut world = world(seed);
-        let receive = Receive::of(&mut world, 1);
+        let receive = ReceivePlan::of(&mut world, 1);
         for (round, length) in LENGTHS.into_iter().cycle().take(8).enumerate() {
             let data = [None, Some(0x0102_0304_0506_0708)][round / 2 % 2];
             let message = Message { data, ..Message::of(&mut world, length) };
@@ -307,7 +307,7 @@ fn a_message_that_is_sent_again_by_another_connection_is_received_once() {
         pass(&mut world, 100 * MILLISECOND);
         let length = LENGTHS[seed as usize % 4];
         let message = Message::of(&mut world, length);
-        Receive::of(&mut world, 1).post(&mut world, length);
+        ReceivePlan::of(&mut world, 1).post(&mut world, length);
         message.send(&mut world);
         place(&mut world, length * (1 + seed as usize % 3) / 4);
         assert!(world.net.borrow_mut().cut_one(false).is_some());
@@ -327,9 +327,9 @@ fn short_messages_overtake_a_long_one_of_another_context_only() {
         let long = Message::of(&mut world, length);
         let behind = Message { tag: TAG + 1, length: 100, ..long };
         let beside = Message { tag: TAG + 2, length: 100, context: 1, ..long };
-        let receives = [1, 2].map(|name| Receive::of(&mut world, name));
+        let receives = [1, 2].map(|name| ReceivePlan::of(&mut world, name));
         receives.iter().for_each(|it| _ = it.post(&mut world, length));
-        let other = Receive { context: 1, ..Receive::of(&mut world, 3) };
+        let other = ReceivePlan { context: 1, ..ReceivePlan::of(&mut world, 3) };
         other.post(&mut world, 200);
         // The stream is far slower than datagrams are.
         world.net.borrow_mut().impairments.ns_per_kib = 200_000;
@@ -358,7 +358,7 @@ fn a_receive_posted_within_a_message_gets_its_rest() {
         message.send(&mut world);
         run(&mut world, "some of it arrives", |world| partial_bytes(world) > length / 3);
         assert_eq!(placed_bytes(&world), None, "no receive accepts it");
-        Receive::of(&mut world, 1).post(&mut world, length);
+        ReceivePlan::of(&mut world, 1).post(&mut world, length);
         place(&mut world, length / 2);
         assert_eq!(partial_bytes(&world), 0);
         let completion = next(&mut world);
@@ -375,7 +375,7 @@ fn messages_of_other_receives_are_kept_until_they_are_whole() {
             let mut world = world(seed);
             let length = LENGTHS[seed as usize / 4 % 4];
             let message = Message { data: Some(5), ..Message::of(&mut world, length) };
-            let mut receive = Receive::of(&mut world, 1);
+            let mut receive = ReceivePlan::of(&mut world, 1);
             let mut fits = length;
             match kind {
                 0 => {
@@ -395,7 +395,7 @@ fn messages_of_other_receives_are_kept_until_they_are_whole() {
                     // An older one stays posted, and gets it.
                     receive.source = None;
                     receive.post(&mut world, length);
-                    Receive::of(&mut world, 2).post(&mut world, length);
+                    ReceivePlan::of(&mut world, 2).post(&mut world, length);
                 }
             }
             message.send(&mut world);
@@ -429,7 +429,7 @@ fn messages_of_all_lengths_are_received_in_order() {
             .map(|(tag, length)| Message { tag, ..Message::of(&mut world, length) })
             .collect();
         for message in &messages {
-            Receive::of(&mut world, message.tag).post(&mut world, message.length);
+            ReceivePlan::of(&mut world, message.tag).post(&mut world, message.length);
         }
         let mut completions = Vec::new();
         for message in &messages {

@@ -1,7 +1,7 @@
 //! Messages that are received into receives which end before they are whole: one story each.
 
 use super::placed::{
-    CANARY, LENGTHS, Message, PEER_TIMEOUT_NS, Receive, SEEDS, TAG, check, events, go_on, next,
+    CANARY, LENGTHS, Message, PEER_TIMEOUT_NS, ReceivePlan, SEEDS, TAG, check, events, go_on, next,
     partial_bytes, place, placed_bytes, world, world_of,
 };
 use super::scenarios::{MILLISECOND, connect, pass, peer, run, talk};
@@ -21,7 +21,7 @@ fn a_receive_is_not_cancelled_while_its_message_arrives() {
         let mut world = world(seed);
         let length = LENGTHS[seed as usize % 4];
         let message = Message::of(&mut world, length);
-        let receive = Receive::of(&mut world, 1);
+        let receive = ReceivePlan::of(&mut world, 1);
         let id = receive.post(&mut world, length);
         message.send(&mut world);
         place(&mut world, length * (1 + seed as usize % 3) / 4);
@@ -42,7 +42,7 @@ fn cancelling_another_receive_leaves_a_message_in_its_receive() {
         let mut world = world(seed);
         let length = LENGTHS[seed as usize % 4];
         let message = Message::of(&mut world, length);
-        let [first, second] = [1, 2].map(|name| Receive::of(&mut world, name));
+        let [first, second] = [1, 2].map(|name| ReceivePlan::of(&mut world, name));
         first.post(&mut world, length);
         let cancelled = second.post(&mut world, length);
         message.send(&mut world);
@@ -73,7 +73,7 @@ fn a_session_outlives_an_endpoint_that_closes_within_a_message() {
         let length = LENGTHS[seed as usize % 4];
         let (endpoint, target) = second_endpoint(&mut world);
         let message = Message { target, ..Message::of(&mut world, length) };
-        let receive = Receive { endpoint, ..Receive::of(&mut world, 1) };
+        let receive = ReceivePlan { endpoint, ..ReceivePlan::of(&mut world, 1) };
         receive.post(&mut world, length);
         message.send(&mut world);
         place(&mut world, length / 2);
@@ -95,7 +95,7 @@ fn a_message_is_received_although_another_endpoint_closes() {
         let length = LENGTHS[seed as usize % 4];
         let (endpoint, _) = second_endpoint(&mut world);
         let message = Message::of(&mut world, length);
-        Receive::of(&mut world, 1).post(&mut world, length);
+        ReceivePlan::of(&mut world, 1).post(&mut world, length);
         message.send(&mut world);
         place(&mut world, length / 2);
         world.engine(1).unwrap().close_endpoint(endpoint);
@@ -112,7 +112,7 @@ fn a_session_that_ends_within_a_message_leaves_the_memory_of_its_receive() {
         let mut world = world(seed);
         let length = LENGTHS[seed as usize % 4];
         let message = Message::of(&mut world, length);
-        Receive::of(&mut world, 1).post(&mut world, length);
+        ReceivePlan::of(&mut world, 1).post(&mut world, length);
         message.send(&mut world);
         place(&mut world, length / 2);
         world.engine(1).unwrap().state.lose(0, "as the test wants");
@@ -135,8 +135,8 @@ fn a_message_is_dropped_whose_completion_queue_closes_before_it_is_whole() {
         let length = LENGTHS[seed as usize % 4];
         let message = Message::of(&mut world, length);
         let queue = world.engine(1).unwrap().state.completions_mut().open_queue(16);
-        let [first, second] = [1, 2].map(|name| Receive::of(&mut world, name));
-        Receive { queue, ..first }.post(&mut world, length);
+        let [first, second] = [1, 2].map(|name| ReceivePlan::of(&mut world, name));
+        ReceivePlan { queue, ..first }.post(&mut world, length);
         second.post(&mut world, length);
         message.send(&mut world);
         place(&mut world, length / 2);
@@ -159,7 +159,7 @@ fn a_sender_that_vanishes_within_a_message_is_known_within_the_peer_timeout() {
         let mut world = world(seed);
         let length = LENGTHS[seed as usize % 4];
         let message = Message::of(&mut world, length);
-        Receive::of(&mut world, 1).post(&mut world, length);
+        ReceivePlan::of(&mut world, 1).post(&mut world, length);
         message.send(&mut world);
         place(&mut world, length / 2);
         world.net.borrow_mut().power_off(0);
@@ -180,7 +180,7 @@ fn a_sender_that_stands_still_within_a_message_is_waited_for() {
         let mut world = world(seed);
         let length = LENGTHS[seed as usize % 4];
         let message = Message::of(&mut world, length);
-        Receive::of(&mut world, 1).post(&mut world, length);
+        ReceivePlan::of(&mut world, 1).post(&mut world, length);
         message.send(&mut world);
         place(&mut world, length / 2);
         world.net.borrow_mut().pause(0, PEER_TIMEOUT_NS * 3 / 4);
@@ -205,7 +205,7 @@ fn message_by_datagram(seed: u64) -> Option<(World, Vec<u8>)> {
     world.net.borrow_mut().impairments.capacity = 300;
     set_rare(Some(seed));
     let message = Message::of(&mut world, 1000);
-    Receive::of(&mut world, 1).post(&mut world, message.length);
+    ReceivePlan::of(&mut world, 1).post(&mut world, message.length);
     message.send(&mut world);
     let mut is_placed = false;
     run(&mut world, "some of it arrives", |world| {
@@ -237,7 +237,7 @@ fn a_message_that_arrives_by_datagram_meanwhile_is_received_once() {
     for (mut world, memory) in (0..3 * SEEDS).filter_map(message_by_datagram) {
         // The memory of its receive is another one's, and its slot another receive's.
         let second = Message { tag: TAG + 1, ..Message::of(&mut world, 100) };
-        Receive::of(&mut world, 2).post(&mut world, 2000);
+        ReceivePlan::of(&mut world, 2).post(&mut world, 2000);
         pass(&mut world, 3000 * MILLISECOND);
         assert!(memory.iter().all(|&byte| byte == CANARY), "written after the receive has ended");
         second.send(&mut world);
@@ -270,7 +270,7 @@ fn remove_source(seed: u64, is_placed: bool) -> (World, Vec<u8>) {
     let core = world.engine(1).unwrap().state.core_mut();
     core.insert_peer(address.engine(), address.to_locators(), second).unwrap();
     let message = Message::of(&mut world, length);
-    let receive = Receive::of(&mut world, 1);
+    let receive = ReceivePlan::of(&mut world, 1);
     message_begins(&mut world, &receive, &message, is_placed);
     let source = receive.source.unwrap();
     let state = &mut world.engine(1).unwrap().state;
@@ -283,7 +283,7 @@ fn remove_source(seed: u64, is_placed: bool) -> (World, Vec<u8>) {
 }
 
 /// Lets half of a message arrive, in its receive, or beside it, because that has two pieces.
-fn message_begins(world: &mut World, receive: &Receive, message: &Message, is_placed: bool) {
+fn message_begins(world: &mut World, receive: &ReceivePlan, message: &Message, is_placed: bool) {
     let length = message.length;
     if is_placed {
         receive.post(world, length);
@@ -345,7 +345,7 @@ fn a_message_that_is_put_back_takes_a_receive_within_the_message_of_that() {
                 world.look(1).unwrap().state.completions().operation_of(handle).is_none()
             });
             let second = Message::of(&mut world, length);
-            let receives = [1, 2].map(|name| Receive::of(&mut world, name));
+            let receives = [1, 2].map(|name| ReceivePlan::of(&mut world, name));
             message_begins(&mut world, &receives[0], &second, is_placed);
             receives[1].post(&mut world, length);
             world.engine(1).unwrap().state.give_up_receive(handle, 0);

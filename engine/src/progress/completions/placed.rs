@@ -153,8 +153,8 @@ impl Completions {
             .unwrap_or_default()
     }
 
-    /// Notes that the rest of a session's message does not arrive: its connection has ended, and the
-    /// whole message is sent again. The memory of its receive is not as it was until it takes that.
+    /// Notes that the rest of a session's message does not arrive: its connection has ended, and
+    /// the whole message is sent again. The memory of its receive has changed until it takes that.
     pub(in crate::progress) fn restart_placed(&mut self, session: u32) {
         if let Some(placed) = self.placed.get_mut(session) {
             placed.count = 0;

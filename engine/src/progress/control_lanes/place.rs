@@ -10,7 +10,7 @@ use crate::proto::session::segments::PlacedMessage;
 
 /// A message of which a part has arrived.
 #[derive(Debug)]
-pub(super) struct Placement {
+pub(super) struct MessageInPlace {
     message: PlacedMessage,
     /// Bytes of the payload that have arrived.
     at: usize,
@@ -19,7 +19,7 @@ pub(super) struct Placement {
 }
 
 #[cfg(test)]
-impl Placement {
+impl MessageInPlace {
     /// Returns how many bytes of the payload have arrived; `None`: they are dropped.
     pub(super) fn placed_bytes(&self) -> Option<usize> {
         (!self.is_duplicate).then_some(self.at)
@@ -34,11 +34,11 @@ impl LaneCx<'_> {
 
     /// Copies the beginning of a message to its receive, if the rest is to be received there.
     /// `bytes`: all received ones of its segment.
-    pub(super) fn place_beginning(&mut self, session: u32, bytes: &[u8]) -> Option<Placement> {
+    pub(super) fn place_beginning(&mut self, session: u32, bytes: &[u8]) -> Option<MessageInPlace> {
         let message = self.core.find_receive(session, bytes)?;
         let payload = &bytes[message.head().len()..];
         let is_begun = self.completions.begin_placed(session, message.receive(), payload);
-        is_begun.then_some(Placement { message, at: payload.len(), is_duplicate: false })
+        is_begun.then_some(MessageInPlace { message, at: payload.len(), is_duplicate: false })
     }
 }
 
@@ -52,14 +52,14 @@ impl ControlLanes {
         cx: &mut LaneCx<'_>,
     ) -> Option<StreamRead> {
         let control = self.all.get_mut(session as usize)?;
-        let placement = control.placement.as_mut()?;
+        let in_place = control.in_place.as_mut()?;
         let lane = control.lane?;
-        let message = &placement.message;
-        placement.is_duplicate |= !cx.core.is_next(session, message);
-        let missing = message.length() - placement.at;
+        let message = &in_place.message;
+        in_place.is_duplicate |= !cx.core.is_next(session, message);
+        let missing = message.length() - in_place.at;
         let driver = &mut *cx.driver;
         let read = loop {
-            let read = if placement.is_duplicate {
+            let read = if in_place.is_duplicate {
                 let space = missing.min(self.receive_buffer.len());
                 Some(driver.recv(lane, &mut self.receive_buffer[..space]))
             } else {
@@ -75,7 +75,7 @@ impl ControlLanes {
             None => {
                 control.partial.extend(message.head());
                 control.partial.extend(&cx.completions.take_placed(session));
-                control.placement = None;
+                control.in_place = None;
                 return None;
             }
             Some(Ok(0)) => return Some(StreamRead::EndOfStream),
@@ -85,17 +85,17 @@ impl ControlLanes {
             }
             Some(Err(error)) => return Some(StreamRead::Failed(error)),
         };
-        placement.at += got;
-        let is_whole = placement.at == message.length();
+        in_place.at += got;
+        let is_whole = in_place.at == message.length();
         if let Some((known, _)) = cx.core.enter(session) {
             known.control_lane_mut().note_bytes(is_whole);
         }
-        Some(if is_whole { self.end_placement(session, cx) } else { StreamRead::Bytes })
+        Some(if is_whole { self.end_message(session, cx) } else { StreamRead::Bytes })
     }
 
     /// Handles a message that is whole.
-    fn end_placement(&mut self, session: u32, cx: &mut LaneCx<'_>) -> StreamRead {
-        let Some(Placement { message, is_duplicate, .. }) = self.of(session).placement.take()
+    fn end_message(&mut self, session: u32, cx: &mut LaneCx<'_>) -> StreamRead {
+        let Some(MessageInPlace { message, is_duplicate, .. }) = self.of(session).in_place.take()
         else {
             return StreamRead::Nothing;
         };

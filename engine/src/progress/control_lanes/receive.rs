@@ -85,9 +85,9 @@ impl ControlLanes {
             }
             control.stops_at_heads &= used == 0;
             match cx.place_beginning(session, &bytes[used..]) {
-                Some(placement) => {
+                Some(in_place) => {
                     control.partial.clear();
-                    (control.placement, control.stops_at_heads) = (Some(placement), true);
+                    (control.in_place, control.stops_at_heads) = (Some(in_place), true);
                 }
                 None if have == 0 => control.partial.extend(&self.receive_buffer[used..got]),
                 None => control.partial.keep_rest(got, used),
@@ -95,7 +95,7 @@ impl ControlLanes {
             if planted!(DropPartial) {
                 control.partial.clear();
             }
-            let is_placing = control.placement.is_some();
+            let is_placing = control.in_place.is_some();
             if control.has_partial() {
                 self.await_something(session);
             }

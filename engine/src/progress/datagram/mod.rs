@@ -186,9 +186,9 @@ impl EngineDatagrams {
     }
 
     /// Returns how many datagrams the next turn handles at most. A datagram after a turn without
-    /// any, or after a message that was sent at once, is probably single: its receiver waits for it,
-    /// and a check for another takes as long as handling it. `is_full`: a message sent at once does
-    /// not matter in this turn.
+    /// any, or after a message that was sent at once, is probably single: its receiver waits for
+    /// it, and a check for another takes as long as handling it. `is_full`: a message sent at once
+    /// does not matter in this turn.
     #[inline]
     fn take_limit(&mut self, is_full: bool) -> usize {
         let follows = mem::take(&mut self.expects_answer) && !self.finds_several && !is_full;

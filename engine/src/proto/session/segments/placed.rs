@@ -61,9 +61,9 @@ impl PlacedMessage {
 
 impl Core {
     /// Finds the receive of the message that a session's stream continues with, of which `bytes`
-    /// have arrived. `None`: it is not the next frame, is not plain, has a checksum, or little of it
-    /// is missing; or no receive is posted that takes it as a whole, and messages of this peer only.
-    /// Nothing changes.
+    /// have arrived. `None`: it is not the next frame, is not plain, has a checksum, or little of
+    /// it is missing; or no receive is posted that takes it as a whole, and only messages of this
+    /// peer. Nothing changes.
     pub(crate) fn find_receive(&mut self, slot: u32, bytes: &[u8]) -> Option<PlacedMessage> {
         let (session, cx) = self.enter(slot)?;
         let (header, body) = SegmentHeader::ref_from_prefix(bytes).ok()?;
@@ -116,7 +116,7 @@ impl Core {
 
     /// Handles the segment of a message that has been received whole. Returns its receive, usually
     /// the one that was found, and the message, which completes that. `None`: nothing has changed,
-    /// handle the bytes of the segment; there may be later messages that wait for it, or no receive.
+    /// handle the bytes of the segment; later messages may wait for it, or it has no receive.
     ///
     /// RR-DGRAM-1, RR-DGRAM-5, RR-SEG-1.
     pub(crate) fn handle_placed(
