@@ -109,7 +109,7 @@ impl Completions {
 
     /// Lets `read` write up to `length` bytes behind those of a session's message that have
     /// arrived, and return how many it wrote. `None`: the receive has ended; see
-    /// [`Self::take_kept`].
+    /// [`Self::take_placed`].
     pub(in crate::progress) fn continue_placed<E>(
         &mut self,
         session: u32,
