@@ -9,8 +9,9 @@ const CUTS: usize = 8;
 const CUT_NS: u64 = 20 * MILLI;
 /// From the end of one cut to the next; a path that fails again and again must answer for 16 ms.
 const HEALED_NS: u64 = 60 * MILLI;
-/// Times that this may pass once more until both rails are in use.
-const AGAIN_MAX: usize = 3;
+/// Times that this may pass once more until both rails are in use: of twelve seeds four need 15 to
+/// 40, as a rail that is late again after its cut is asked anew ever less often.
+const AGAIN_MAX: usize = 60;
 /// Bytes of a message of the stream.
 const LENGTH: usize = 256 << 10;
 
