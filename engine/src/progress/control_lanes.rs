@@ -57,13 +57,13 @@ pub(crate) struct ControlConnection {
     /// The turn in which long segments were last sent, and the bytes of them that it still may
     /// send.
     long_poll: u64,
-    long_bytes_left: usize,
+    long_bytes_left: u32,
     /// Long segments use the control lane, and others the path.
     is_streaming: bool,
     /// An incomplete received segment.
     partial: Partial,
     /// A message of which the rest is received into its receive.
-    in_place: Option<MessageInPlace>,
+    in_place: Option<Box<MessageInPlace>>,
     /// The latest message was received so: a read stops soon after the head of the next one.
     stops_at_heads: bool,
 }

@@ -34,11 +34,19 @@ impl LaneCx<'_> {
 
     /// Copies the beginning of a message to its receive, if the rest is to be received there.
     /// `bytes`: all received ones of its segment.
-    pub(super) fn place_beginning(&mut self, session: u32, bytes: &[u8]) -> Option<MessageInPlace> {
+    pub(super) fn place_beginning(
+        &mut self,
+        session: u32,
+        bytes: &[u8],
+    ) -> Option<Box<MessageInPlace>> {
+        if bytes.is_empty() {
+            return None;
+        }
         let message = self.core.find_receive(session, bytes)?;
         let payload = &bytes[message.head().len()..];
         let is_begun = self.completions.begin_placed(session, message.receive(), payload);
-        is_begun.then_some(MessageInPlace { message, at: payload.len(), is_duplicate: false })
+        let at = payload.len();
+        is_begun.then(|| Box::new(MessageInPlace { message, at, is_duplicate: false }))
     }
 }
 
@@ -46,11 +54,17 @@ impl ControlLanes {
     /// Receives more of a message into its receive, and handles the message once it is whole.
     /// `None`: there is no such message, or none any more; what has arrived of it is where that of
     /// other segments is.
+    #[inline]
     pub(super) fn receive_in_place(
         &mut self,
         session: u32,
         cx: &mut LaneCx<'_>,
     ) -> Option<StreamRead> {
+        let control = self.all.get(session as usize)?;
+        control.in_place.is_some().then(|| self.receive_rest(session, cx))?
+    }
+
+    fn receive_rest(&mut self, session: u32, cx: &mut LaneCx<'_>) -> Option<StreamRead> {
         let control = self.all.get_mut(session as usize)?;
         let in_place = control.in_place.as_mut()?;
         let lane = control.lane?;
@@ -95,10 +109,8 @@ impl ControlLanes {
 
     /// Handles a message that is whole.
     fn end_message(&mut self, session: u32, cx: &mut LaneCx<'_>) -> StreamRead {
-        let Some(MessageInPlace { message, is_duplicate, .. }) = self.of(session).in_place.take()
-        else {
-            return StreamRead::Nothing;
-        };
+        let Some(whole) = self.of(session).in_place.take() else { return StreamRead::Nothing };
+        let MessageInPlace { message, is_duplicate, .. } = *whole;
         if is_duplicate {
             cx.completions.forget_placed(session);
             return StreamRead::Bytes;

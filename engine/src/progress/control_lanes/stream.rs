@@ -49,12 +49,12 @@ pub(in crate::progress) enum SentRest {
 impl ControlConnection {
     /// Returns the bytes of long segments that may still be sent in turn `poll`.
     pub(in crate::progress) fn long_bytes_left(&self, poll: u64) -> usize {
-        if self.long_poll == poll { self.long_bytes_left } else { LONG_BYTES_PER_TURN }
+        if self.long_poll == poll { self.long_bytes_left as usize } else { LONG_BYTES_PER_TURN }
     }
 
     /// Counts bytes of long segments sent in turn `poll`.
     pub(in crate::progress) fn count_long(&mut self, poll: u64, bytes: usize) {
-        self.long_bytes_left = self.long_bytes_left(poll).saturating_sub(bytes);
+        self.long_bytes_left = self.long_bytes_left(poll).saturating_sub(bytes) as u32;
         self.long_poll = poll;
     }
 }
