@@ -189,7 +189,8 @@ impl<M: Attached> Operation<M> {
     }
 
     /// Cancels the operation if it has not matched (receive) or been sent (send). `true`: it will
-    /// end with [`Error::Cancelled`]; `false`: it will end as if it had not been cancelled.
+    /// end with [`Error::Cancelled`]; `false`: it will end as if it had not been cancelled. A
+    /// receive whose message is arriving counts as matched.
     pub fn cancel(&mut self) -> bool {
         let State::Pending { engine, handle, .. } = &self.state else { return false };
         engine.cancel_handle(handle)

@@ -201,6 +201,7 @@ impl<M: Attached> Endpoint<M> {
 
     /// Cancels an operation of a completion queue that has not matched or been sent. `true`: it
     /// completes with [`Error::Cancelled`]; `false`: it completes as if it had not been cancelled.
+    /// A receive whose message is arriving counts as matched.
     pub fn cancel(&self, operation: OperationId) -> bool {
         self.open().engine.posts().cancel(operation)
     }

@@ -183,9 +183,9 @@ pub(crate) fn class_of(number: u32) -> u32 {
 pub(crate) struct Completions {
     /// Plain receives, by the index of their ids.
     plain_receives: Vec<PlainReceive>,
-    placed: placed::PlacedMessages,
     /// All other operations, by the index of their ids.
     slots: Vec<Option<CompletionSlot>>,
+    placed: placed::PlacedMessages,
     queues: Vec<EntryQueue>,
     handles: Table<Handle>,
     events: EventQueues,

@@ -26,8 +26,8 @@
 //! The header has a full cache line because of how processors copy. The kernel copies it in front
 //! of the bytes, to the start of a page, and the memory of a message usually starts 16 bytes behind
 //! one, as `malloc` returns it. If the target of a copy is 1 to 31 bytes ahead of its source within
-//! a page, its loads seem to depend on its stores: on an AMD EPYC the copy takes 4 times as long.
-//! 40 bytes were 24 ahead.
+//! a page, a load has the same low address bits as an earlier store of the copy, and waits for it:
+//! on an AMD EPYC the copy takes 4 times as long. With 40 bytes the target was 24 bytes ahead.
 //!
 //! The receiver granted the range and knows what comes next; the header proves that the two
 //! sides agree (RR-RDV-2).

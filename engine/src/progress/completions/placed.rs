@@ -30,7 +30,7 @@ impl Placed {
     }
 }
 
-/// Those of all sessions, at most one of each.
+/// The incomplete messages of all sessions, at most one of each.
 #[derive(Debug, Default)]
 pub(super) struct PlacedMessages {
     all: Vec<Placed>,

@@ -64,6 +64,7 @@ impl ControlLanes {
         control.in_place.is_some().then(|| self.receive_rest(session, cx))?
     }
 
+    /// Does the same where there is such a message.
     fn receive_rest(&mut self, session: u32, cx: &mut LaneCx<'_>) -> Option<StreamRead> {
         let control = self.all.get_mut(session as usize)?;
         let in_place = control.in_place.as_mut()?;

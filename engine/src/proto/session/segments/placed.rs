@@ -1,9 +1,10 @@
 //! Messages on the stream whose payload is received into the memory of their receive.
 //!
 //! The receive is found when the head of such a message has arrived. It stays posted until the
-//! message is whole, and takes it then. No other message can match it meanwhile: it accepts none of
-//! other peers, and this one is the next frame. If it ends before, the loop keeps the bytes
-//! elsewhere first, and the message is handled as others are.
+//! message is whole, and takes it then. No message that arrives can match it meanwhile: it accepts
+//! none of other peers, and this one is the next frame. If it ends before, or takes a message that
+//! was put back, the loop keeps the bytes elsewhere first, and the message is handled as others
+//! are.
 
 use zerocopy::FromBytes;
 
