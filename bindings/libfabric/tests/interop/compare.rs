@@ -2,10 +2,10 @@
 //! turns, between two hosts and on one.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::{env, fs};
 
 use ringrail_tests::lab::{LabCommand, LabSpec};
+use serde_json::json;
 
 use crate::mpi::{BOTH, By, Cluster, ONE, outcome, program};
 
@@ -126,8 +126,8 @@ impl Row {
     }
 
     /// Prints a table: for each size the medians, with the least and the greatest value, and the
-    /// ratio of ringrail to the best other one.
-    fn print(&self, measured: &Measured, json: &mut String) {
+    /// ratio of ringrail to the best other one. Appends a line of JSON for each.
+    fn print(&self, measured: &Measured, lines: &mut Vec<String>) {
         println!("mpi-compare: {} ({}): median (least to greatest)", self.name, self.unit);
         println!("mpi-compare: | bytes | {:?} | ratio |", self.by);
         let mut ratios = Vec::new();
@@ -142,13 +142,11 @@ impl Row {
                     continue;
                 };
                 cells.push(format!("{median:.2} ({least:.2} to {greatest:.2})"));
-                let by = format!("{by:?}");
-                let _ = writeln!(
-                    json,
-                    "{{\"row\": {:?}, \"unit\": {:?}, \"by\": {by:?}, \"bytes\": {bytes}, \
-                     \"median\": {median}, \"least\": {least}, \"greatest\": {greatest}}}",
-                    self.name, self.unit,
-                );
+                let line = json!({
+                    "row": self.name, "unit": self.unit, "by": format!("{by:?}"),
+                    "bytes": bytes, "median": median, "least": least, "greatest": greatest,
+                });
+                lines.push(line.to_string());
             }
             let ratio = self.ratio(&medians);
             ratios.extend(ratio.map(|ratio| (ratio, *bytes)));
@@ -207,14 +205,15 @@ pub(crate) fn compare(rounds: usize, only: &str) {
     let is_wanted =
         |row: &&Row| only.is_empty() || only.split(',').any(|word| row.name.contains(word));
     warn_if_busy();
-    let mut json = String::new();
+    let mut lines = Vec::new();
     let mut count = 0;
     for row in ROWS.iter().filter(is_wanted) {
         let measured = row.measure(rounds);
-        row.print(&measured, &mut json);
+        row.print(&measured, &mut lines);
         count += measured.len();
     }
     if let Ok(path) = env::var(JSON) {
+        let json = lines.join("\n") + "\n";
         fs::write(&path, json).unwrap_or_else(|error| panic!("cannot write {path}: {error}"));
     }
     assert!(count > 0, "nothing was measured: no row is named so, or all runs have failed");
