@@ -12,7 +12,7 @@ impl EngineState {
     pub(crate) fn give_up_receive(&mut self, handle: Id, endpoint: u16) {
         if let Some(operation) = self.completions.operation_of(handle) {
             // If it can be cancelled, it has an outcome then.
-            self.cancel(operation);
+            self.withdraw(operation);
         }
         if let Some((Ok(completed), order)) = self.completions.end_handle(handle) {
             self.put_back(endpoint, completed, order);
@@ -27,7 +27,7 @@ impl EngineState {
     /// Like [`Self::give_up_receive`], for an operation of a shared engine.
     pub(crate) fn give_up_ticket(&mut self, ticket: &Ticket, endpoint: u16) {
         if let Some(id) = ticket.operation() {
-            self.cancel(id);
+            self.withdraw(id);
         }
         if let Some(Ok(completed)) = ticket.take() {
             self.put_back(endpoint, completed, ticket.order());

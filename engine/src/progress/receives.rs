@@ -185,6 +185,12 @@ impl EngineState {
         if self.completions.is_placed(id) {
             return false;
         }
+        self.withdraw(id)
+    }
+
+    /// Does the same where the engine owns the memory of a receive: a message that arrives there is
+    /// kept for another one.
+    pub(super) fn withdraw(&mut self, id: Id) -> bool {
         self.core.shared_mut().cancel_receive(id, &mut self.completions)
             || self.core.cancel_send(id, &mut self.completions)
     }

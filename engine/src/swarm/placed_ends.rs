@@ -37,6 +37,35 @@ fn a_receive_is_not_cancelled_while_its_message_arrives() {
 }
 
 #[test]
+fn a_message_whose_handle_is_dropped_while_it_arrives_is_received_by_another_receive() {
+    for seed in 0..SEEDS {
+        let mut world = world(seed);
+        let length = LENGTHS[seed as usize % 4];
+        let message = Message::of(&mut world, length);
+        let next_one = ReceivePlan::of(&mut world, 1);
+        let request = ReceiveRequest {
+            endpoint: 0,
+            peer: next_one.source,
+            context: next_one.context,
+            tag: 0,
+            ignore: u64::MAX,
+            capacity: length as u64,
+            min_free: None,
+        };
+        let memory = Memory::copy_of(&vec![CANARY; length]);
+        let state = &mut world.engine(1).unwrap().state;
+        let handle = state.start_receive(&request, memory, None).unwrap();
+        message.send(&mut world);
+        place(&mut world, length / 2);
+        world.engine(1).unwrap().state.give_up_receive(handle, 0);
+        next_one.post(&mut world, length);
+        let completion = next(&mut world);
+        check(&mut world, completion, 1, &message, length);
+        go_on(&mut world, "after a dropped handle");
+    }
+}
+
+#[test]
 fn cancelling_another_receive_leaves_a_message_in_its_receive() {
     for seed in 0..SEEDS {
         let mut world = world(seed);
