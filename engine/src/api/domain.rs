@@ -481,7 +481,7 @@ fn credit_limits(settings: &Settings) -> CreditLimits {
         || {
             // What is injected is eager, and what is eager needs credit and room.
             let least = clamp_u32(settings.inject_limit_bytes());
-            let most = (settings.eager_credit_bytes() / 2).min(settings.unexpected_bytes());
+            let most = settings.eager_credit_bytes().min(settings.unexpected_bytes());
             CHOSEN_BYTES_MAX.min(clamp_u32(most)).max(least)
         },
         clamp_u32,

@@ -505,7 +505,7 @@ impl<M: Attached> Endpoint<M> {
     /// longer ones are sent by rendezvous (pulled by the receiver). `None`: not connected.
     ///
     /// It is the lower of both sides' settings `eager_limit_bytes` (`auto`: what the peer advises,
-    /// 16 to 128 KiB), and what one segment takes: 128 KiB on a TCP connection, 8 KiB in shared
+    /// 16 to 256 KiB), and what one segment takes: 256 KiB on a TCP connection, 8 KiB in shared
     /// memory, a datagram without either. Shorter ones are pulled, too, while there is no credit,
     /// and above 32 KiB while another one that fits no datagram is not acknowledged.
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {

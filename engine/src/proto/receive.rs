@@ -399,6 +399,7 @@ impl Session {
         let envelope = MatchEnvelope { source: peer.index() as u32, context, tag };
         let SharedState { endpoints, operations, .. } = &mut *cx.shared;
         let matched = endpoints.match_arrival(operations, target, &envelope, length, effects);
+        self.note_request(length, matched.is_some());
         let Some(id) = matched else {
             let kind = Kind::Rendezvous { send_operation, length, flags: header.flags };
             self.keep_unexpected(cx, target, &envelope, (kind, data), first)?;

@@ -68,14 +68,14 @@ pub(crate) use rts::{MessageSource, Rts};
 pub(crate) use unsolicited::UnsolicitedPieces;
 
 /// Version of everything in this room; peers of another version are refused by name.
-pub(crate) const VERSION: u16 = 12;
+pub(crate) const VERSION: u16 = 13;
 
 /// Longest segment on a control lane, header included: what a receiver must be able to hold
 /// until the rest of it arrives.
-pub(crate) const SEGMENT_BYTES_MAX: usize = 132 * 1024;
+pub(crate) const SEGMENT_BYTES_MAX: usize = 260 * 1024;
 
 /// Longest payload of one frame: the longest message that is sent without being asked for.
-pub(crate) const EAGER_BYTES_MAX: usize = 128 * 1024;
+pub(crate) const EAGER_BYTES_MAX: usize = 256 * 1024;
 
 const _: () = assert!(EAGER_BYTES_MAX + 4096 <= SEGMENT_BYTES_MAX, "with headers");
 

@@ -16,7 +16,7 @@ fn engine(address: &Address) -> [u8; 8] {
 }
 
 /// Version of the wire protocol.
-pub(crate) const WIRE_VERSION: u8 = 12;
+pub(crate) const WIRE_VERSION: u8 = 13;
 
 /// A hello of session 77 as a peer of this version would send it, to be bent and then signed.
 pub(crate) fn hello(target: &Address, own: &Address) -> Vec<u8> {

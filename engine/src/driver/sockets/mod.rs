@@ -188,23 +188,27 @@ impl SocketsDriver {
         loop {
             self.counters.syscalls += 1;
             let count = self.epoll.wait(timeout)?;
-            if count > 0 {
-                self.poll_epoll_soon();
-            }
+            let mut is_awaited = false;
             for index in 0..count {
                 let (name, mask) = self.epoll.event(index);
-                if let Some(source) = source_of(name) {
+                is_awaited |= if let Some(source) = source_of(name) {
                     self.datagrams_event(source, mask)?;
+                    true
                 } else if name == LINKS {
                     self.handle_link_events();
+                    true
                 } else if name & LISTENER != 0 {
                     let listener = (name ^ LISTENER) as usize;
                     if !self.accepting.iter().any(|&(waiting, _)| waiting == listener) {
                         self.accepting.push((listener, None));
                     }
+                    true
                 } else {
-                    self.lane_event(name, mask);
-                }
+                    self.lane_event(name, mask)
+                };
+            }
+            if is_awaited {
+                self.poll_epoll_soon();
             }
             if count < BATCH {
                 return Ok(());
@@ -213,11 +217,12 @@ impl SocketsDriver {
         }
     }
 
-    fn lane_event(&mut self, name: u64, mask: u32) {
+    /// Handles an event of a lane. Returns whether it was awaited: control lanes are read without.
+    fn lane_event(&mut self, name: u64, mask: u32) -> bool {
         let key = LaneKey { index: name as u32, generation: (name >> 32) as u32 };
         let Some(lane) = self.lanes.get_mut(key) else {
             self.counters.stale_completions += 1;
-            return;
+            return false;
         };
         let broken = mask & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0;
         let readable = mask & (libc::EPOLLIN | libc::EPOLLRDHUP) as u32 != 0;
@@ -231,11 +236,13 @@ impl SocketsDriver {
                 lane.ready = [readable || broken, writable || broken];
                 self.connect_completed(key, outcome);
             }
-            return;
+            return true;
         }
         lane.ready[READ] |= readable || broken;
         lane.ready[WRITE] |= writable || broken;
+        let is_awaited = lane.runnable();
         self.enqueue(key);
+        is_awaited
     }
 
     fn connect_completed(&mut self, key: LaneKey, error: Option<io::Error>) {

@@ -5,11 +5,15 @@ use std::io::{self, ErrorKind};
 use super::ControlLanes;
 use crate::progress::context::LaneCx;
 use crate::proto::paths::Paths;
+use crate::proto::session::segments::begins_with_long;
 use crate::wire::FrameError;
 
 /// Maximum bytes that one turn reads of a lane whose session has a path: short messages use that,
 /// and wait meanwhile.
 const STREAM_BYTES_PER_TURN: usize = 64 << 10;
+
+/// Maximum reads of a control lane in one turn.
+const READS: u32 = 4;
 
 /// Maximum bytes of a read that is to end soon after the head of a message, so that the rest is
 /// received into its receive.
@@ -40,10 +44,15 @@ impl ControlLanes {
     #[inline(always)]
     pub(in crate::progress) fn receive(&mut self, session: u32, cx: &mut LaneCx<'_>) -> StreamRead {
         let mut received = StreamRead::Nothing;
-        // Twice at most: a peer that keeps the lane full must not block the loop.
-        for _ in 0..2 {
+        // Not without end: a peer that keeps the lane full must not block the loop.
+        for _ in 0..READS {
             if let Some(rest) = self.receive_in_place(session, cx) {
-                return received.then(rest);
+                let is_more = matches!(rest, StreamRead::Bytes) && self.is_placing(session);
+                received = received.then(rest);
+                if is_more {
+                    continue;
+                }
+                return received;
             }
             let control = self.all.get_mut(session as usize);
             let Some((lane, control)) = control.and_then(|it| Some((it.lane?, it))) else { break };
@@ -83,7 +92,8 @@ impl ControlLanes {
             {
                 known.control_lane_mut().note_bytes(used > 0 || have == 0);
             }
-            control.stops_at_heads &= used == 0;
+            control.stops_at_heads =
+                if used == 0 { control.stops_at_heads } else { begins_with_long(&bytes[..used]) };
             match cx.place_beginning(session, &bytes[used..]) {
                 Some(in_place) => {
                     control.partial.clear();

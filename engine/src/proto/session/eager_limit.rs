@@ -12,16 +12,26 @@
 //! The receiver measures both: [`Rate`] has the first, of each bulk lane, [`CopySpeed`] the second.
 //! It puts its preferred class, a power of two, into each grant. Where a path is slower than a
 //! copy, the wait includes the difference: the copy matters less there.
+//!
+//! A message that finds its receive posted is received into it without a copy
+//! ([`super::segments::PlacedMessage`]), and one that waits for its receive alone is there when it
+//! is posted: while receives keep up with messages, every class is eager.
 
 use std::cmp::Ordering;
 
 use super::rails::rate::Rate;
+use crate::wire::EAGER_BYTES_MAX;
 
-/// Classes are logarithms to base 2, of 16 KiB to 128 KiB; 64 KiB initially. The greatest leaves
-/// half of the usual credit.
+/// Classes are logarithms to base 2, of 16 KiB to 256 KiB; 64 KiB initially. Longer messages delay
+/// others of their engine too much in one piece.
 const CLASS_MIN: u8 = 14;
 const CLASS_START: u8 = 16;
-const CLASS_MAX: u8 = 17;
+const CLASS_MAX: u8 = 18;
+
+const _: () = assert!(1 << CLASS_MAX == EAGER_BYTES_MAX, "the greatest class is permitted");
+
+/// In place of a class: there is no advice.
+const UNADVISED: u8 = 0;
 
 /// The greatest class of a session with several bulk lanes: all of them deliver a longer message
 /// faster than one does eagerly.
@@ -29,6 +39,9 @@ const CLASS_MAX_OF_SEVERAL: u8 = CLASS_START;
 
 /// Bytes of the greatest class.
 pub(crate) const CHOSEN_BYTES_MAX: u32 = 1 << CLASS_MAX;
+
+/// Messages of a class above [`CLASS_START`] for which the window of bytes grows.
+const WINDOW_MESSAGES: u32 = 4;
 
 /// A class changes by one when this many more samples are on one side of it than on the other.
 const VOTES: i8 = 8;
@@ -116,14 +129,14 @@ pub(crate) struct EagerLimit {
     bytes: u32,
     /// The lower bound of advised limits, in bytes.
     least: u32,
-    /// Advice is followed and given.
-    is_advised: bool,
-    /// The class that this side advises.
+    /// The class that this side advises; [`UNADVISED`]: advice is neither followed nor given.
     class: u8,
     /// Votes for a greater class (or, if negative, a smaller one).
     votes: i8,
     /// Eager messages above [`CLASS_START`] since one was pulled.
     unpulled: u8,
+    /// At the latest request to send a message of some class, receives kept up with messages.
+    keeps_up: bool,
 }
 
 impl EagerLimit {
@@ -135,10 +148,10 @@ impl EagerLimit {
             most,
             bytes: most,
             least: least.unwrap_or(most),
-            is_advised: least.is_some(),
-            class: CLASS_START,
+            class: if least.is_some() { CLASS_START } else { UNADVISED },
             votes: 0,
             unpulled: 0,
+            keeps_up: false,
         };
         limit.follow(CLASS_START);
         limit
@@ -165,12 +178,12 @@ impl EagerLimit {
 
     /// Returns the class for a grant.
     pub(crate) fn class(&self) -> u8 {
-        match self.is_advised {
+        match self.class {
             // The setting is fixed.
-            false => 0,
+            UNADVISED => UNADVISED,
             // Simulations give arbitrary advice.
-            true if rare!("any advice", 20) => rare_value!("which advice", 32) as u8,
-            true => self.class,
+            _ if rare!("any advice", 20) => rare_value!("which advice", 32) as u8,
+            class => class,
         }
     }
 
@@ -188,8 +201,26 @@ impl EagerLimit {
         }
     }
 
+    /// Returns the bytes of unreceived messages that the peer should be permitted for the class
+    /// that this side advises: so many that it need not wait for credit. 0: what it has at first.
+    pub(crate) fn wanted_window(&self) -> u32 {
+        if self.class > CLASS_START { WINDOW_MESSAGES << self.class } else { 0 }
+    }
+
+    fn is_advised(&self) -> bool {
+        self.class != UNADVISED
+    }
+
     fn is_above_start(&self, length: u64) -> bool {
-        self.is_advised && length > 1 << CLASS_START
+        self.is_advised() && length > 1 << CLASS_START
+    }
+
+    /// Notes a request to send a message of `length` bytes, and whether receives keep up with
+    /// messages.
+    pub(crate) fn note_request(&mut self, length: u64, keeps_up: bool) {
+        if length <= EAGER_BYTES_MAX as u64 {
+            self.keeps_up = keeps_up;
+        }
     }
 
     /// Follows the peer's advice to send messages up to `class` eagerly, and longer ones by
@@ -197,20 +228,23 @@ impl EagerLimit {
     ///
     /// RR-RDV-10.
     pub(crate) fn follow(&mut self, class: u8) {
-        if self.is_advised && (CLASS_MIN..=CLASS_MAX).contains(&class) {
+        if self.is_advised() && (CLASS_MIN..=CLASS_MAX).contains(&class) {
             self.bytes = (1 << class).max(self.least).min(self.most);
         }
     }
 
     /// Handles a chunk that arrived on an idle lane, one of `lanes`.
     pub(crate) fn handle_lone_chunk(&mut self, rate: &Rate, copies: CopySpeed, lanes: usize) {
+        if !self.is_advised() {
+            return;
+        }
         let wait_ns = rate.least_wait_ns(copies.ps_per_byte);
         let bytes = wait_ns.saturating_mul(1000) / copies.ps_per_byte;
         // The nearest power of two: half the logarithm of the square, rounded.
         let squared = u128::from(bytes.max(1)).pow(2);
         let nearest = squared.ilog2().div_ceil(2) as u8;
         let most = if lanes > 1 { CLASS_MAX_OF_SEVERAL } else { CLASS_MAX };
-        let wanted = nearest.clamp(CLASS_MIN, most);
+        let wanted = if self.keeps_up { most } else { nearest.clamp(CLASS_MIN, most) };
         let vote = match wanted.cmp(&self.class) {
             Ordering::Greater => 1,
             Ordering::Less => -1,
@@ -260,8 +294,32 @@ mod tests {
         assert_eq!(learned(3200, 1), 15);
         assert_eq!(learned(6000, 1), 16);
         assert_eq!(learned(12_000, 1), 17);
-        assert_eq!(learned(10_000_000, 1), 17);
+        assert_eq!(learned(25_000, 1), 18);
+        assert_eq!(learned(10_000_000, 1), 18);
         assert_eq!(learned(10_000_000, 2), 16, "several lanes deliver long messages faster");
+    }
+
+    #[test]
+    fn messages_are_eager_while_receives_keep_up_with_them() {
+        let mut limit = EagerLimit::new(CHOSEN_BYTES_MAX, Some(0));
+        let mut learn = |keeps_up, lanes| {
+            limit.note_request(1 << CLASS_MAX, keeps_up);
+            // Too long to be eager: nothing is known of others by it.
+            limit.note_request(1 + (1 << CLASS_MAX), !keeps_up);
+            for _ in 0..4 * VOTES {
+                limit.handle_lone_chunk(&lane(0), copies(), lanes);
+            }
+            (limit.class(), limit.wanted_window())
+        };
+        assert_eq!(learn(true, 1), (18, 1 << 20));
+        assert_eq!(learn(true, 2), (16, 0), "several lanes deliver long messages faster");
+        assert_eq!(learn(false, 1), (14, 0), "by the cost of copy and grant");
+        let mut set = EagerLimit::new(50_000, None);
+        set.note_request(40_000, true);
+        for _ in 0..4 * VOTES {
+            set.handle_lone_chunk(&lane(0), copies(), 1);
+        }
+        assert_eq!((set.class(), set.bytes(), set.wanted_window()), (0, 50_000, 0));
     }
 
     #[test]

@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 
-use super::Limits;
 use super::credit::{ReceiveCredit, ReceiveCredits, WINDOW_MAX};
 use super::peer_engine::PeerEngine;
+use super::{Limits, Session};
 use crate::proto::context::{Cx, SharedState};
 use crate::proto::core::{Core, ENVELOPES_MIN};
 use crate::proto::ready::Work;
@@ -139,6 +139,21 @@ impl Offers {
         more_envelopes + more_bytes > 0
     }
 
+    /// Extends a window of bytes to `wanted`, as far as half of all memory stays free: for
+    /// unexpected messages, and for peers to come. Returns `true` if the limit is to be announced.
+    /// As unexpected messages are received, it shrinks again.
+    fn extend_to(&mut self, bytes: &mut ReceiveCredit, wanted: u32) -> bool {
+        let lacking = wanted.saturating_sub(bytes.window());
+        if lacking == 0 {
+            return false;
+        }
+        let (total, taken) = (self.limits.bytes / 2, self.reserved_bytes + self.bytes);
+        let more = growth(bytes, total, taken, lacking);
+        bytes.grow(more);
+        self.reserved_bytes += u64::from(more);
+        more > 0
+    }
+
     /// Reserves the windows of a session that begins.
     pub(super) fn reserve(&mut self, ours: Limits) {
         self.reserved_envelopes += u64::from(ours.envelope_limit);
@@ -243,17 +258,23 @@ fn extend(credit: &mut ReceiveCredit, total: u64, taken: u64, least: u32) -> u32
     if !is_low(credit) {
         return 0;
     }
+    let more = growth(credit, total, taken, credit.window().max(least));
+    credit.grow(more);
+    more
+}
+
+/// Returns by how much a window may grow, at most `wanted`, within the limit of all windows.
+fn growth(credit: &ReceiveCredit, total: u64, taken: u64, wanted: u32) -> u32 {
     let window = credit.window();
     // Half of the free credit: some is left for others.
     let free = total.saturating_sub(taken).div_ceil(2);
     let share = (total / SHARE).max(1).saturating_sub(window.into());
-    let room = u64::from(WINDOW_MAX.saturating_sub(window).min(window.max(least)));
+    let room = u64::from(WINDOW_MAX.saturating_sub(window).min(wanted));
     let more = free.min(share).min(room) as u32;
     debug_assert!(
         more == 0 || taken + u64::from(more) <= total,
         "windows grow within the limit of all"
     );
-    credit.grow(more);
     more
 }
 
@@ -286,6 +307,29 @@ impl Cx<'_> {
     pub(in crate::proto) fn extend_windows(&mut self, credits: &mut ReceiveCredits, engine: u64) {
         if self.shared.offers.extend_windows((self.slot, engine), credits.both_mut()) {
             self.add_work(Work::Flush);
+        }
+    }
+}
+
+impl Session {
+    /// Notes that the peer requests to send a message of `length` bytes, whose credit is charged,
+    /// and whether its receive was posted. If it was, or no other message waits for its receive,
+    /// receives keep up with messages.
+    pub(in crate::proto) fn note_request(&mut self, length: u64, is_posted: bool) {
+        let [envelopes, _] = self.segments.receive_credits().both();
+        let keeps_up = is_posted || envelopes.held() == 1;
+        self.segments.eager_limit_mut().note_request(length, keeps_up);
+    }
+
+    /// Extends the window of bytes if the peer is advised to send longer messages eagerly than at
+    /// first.
+    ///
+    /// RR-CREDIT-5.
+    pub(super) fn extend_for_advice(&mut self, cx: &mut Cx<'_>) {
+        let wanted = self.segments.eager_limit().wanted_window();
+        let [_, bytes] = self.segments.receive_credits_mut().both_mut();
+        if cx.shared.offers.extend_to(bytes, wanted) {
+            cx.add_work(Work::Flush);
         }
     }
 }

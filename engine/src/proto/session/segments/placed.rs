@@ -28,6 +28,16 @@ const HEAD_BYTES_MAX: usize = SEGMENT_HEADER_BYTES + HEADER_AND_DATA_BYTES;
 /// call of its own.
 const MISSING_BYTES_MIN: usize = 8 << 10;
 
+/// Length of a segment from which on the next one is worth a read that stops behind its head: its
+/// payload is then copied once less.
+const LONG_SEGMENT_BYTES_MIN: u32 = 48 << 10;
+
+/// Returns whether the first segment of received bytes is such a one.
+pub(crate) fn begins_with_long(bytes: &[u8]) -> bool {
+    SegmentHeader::ref_from_prefix(bytes)
+        .is_ok_and(|(header, _)| header.length.get() >= LONG_SEGMENT_BYTES_MIN)
+}
+
 /// A message of which the rest is received into its receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlacedMessage {

@@ -272,7 +272,7 @@ mod tests {
     /// The routes of lengths, each with the last length that takes it.
     fn rows(protocol: &SendProtocol) -> Vec<(u64, Route)> {
         let mut rows: Vec<(u64, Route)> = Vec::new();
-        for length in 0..=1 << 18 {
+        for length in 0..=2 * EAGER_BYTES_MAX as u64 {
             let route = protocol.route(length, 0);
             match rows.last_mut() {
                 Some(row) if row.1 == route => row.0 = length,

@@ -3,7 +3,7 @@
 //! | transport | loses, reorders | longest segment | acknowledged |
 //! |---|---|---|---|
 //! | datagrams | both | what the path takes | each packet, by [`crate::proto::packet`] |
-//! | [`Transport::Stream`] (control connection) | neither | 132 KiB | by its [`AckPolicy`] |
+//! | [`Transport::Stream`] (control connection) | neither | 260 KiB | by its [`AckPolicy`] |
 //! | [`Transport::Ring`] | neither | a buffer of the pool | by its [`AckPolicy`] |
 //!
 //! A sender, or the ring, keeps a segment until its frames are acknowledged, for the case that its
@@ -50,7 +50,7 @@ struct AckPolicy {
 /// The policies of [`Transport::Stream`] and [`Transport::Ring`].
 static ACK_POLICIES: [AckPolicy; 2] = [
     AckPolicy {
-        bytes: 128 << 10,
+        bytes: 1 << 20,
         segments: 64,
         carried_segments: 1,
         quiet_turns: 48,

@@ -73,6 +73,7 @@ impl Session {
         if was_idle {
             let lanes = self.lanes.ids().len();
             self.segments.eager_limit_mut().handle_lone_chunk(&rate, copy_speed, lanes);
+            self.extend_for_advice(cx);
         }
         cx.shared.rails_mut().shares_mut().note_chunk(
             &self.rails,

@@ -24,6 +24,7 @@ fn roomy() -> Config {
     Config {
         eager_limit: 70_000,
         eager_credit_bytes: 300_000,
+        unexpected_bytes: 3_000_000,
         staging_bytes: 1 << 16,
         staging_buffers_max: 16,
         ..Config::for_tests()
