@@ -36,7 +36,7 @@ impl Way {
     /// What forces it.
     fn settings(self) -> &'static [&'static str] {
         match self {
-            Self::Eager => &["eager_limit_bytes=128K"],
+            Self::Eager => &["eager_limit_bytes=256K"],
             Self::Pulled => &["eager_limit_bytes=0", "inject_limit_bytes=0"],
             Self::Default => &[],
         }

@@ -206,7 +206,7 @@ impl fmt::Display for Info {
             "  {} go with their envelope; longer ones are pulled \
              (`ringrail-perf crossover` measures what suits a path)",
             self.eager_limit_bytes.map_or_else(
-                || "messages up to 64 KiB at first, then 16 to 128 KiB as their receiver measures"
+                || "messages up to 64 KiB at first, then 16 to 256 KiB as their receiver measures"
                     .to_owned(),
                 |bytes| format!("messages up to {bytes} bytes")
             )

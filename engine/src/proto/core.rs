@@ -177,7 +177,7 @@ impl Core {
                 if session.epoch() == message.epoch || planted!(ForgetEpoch) =>
             {
                 session.return_credit(&mut cx, payload_bytes);
-                if session.segments().receive_credits().has_grown(&cx.shared.offers) {
+                if session.has_grown_window(&cx.shared.offers) {
                     self.shrink_windows(message.session);
                 }
             }

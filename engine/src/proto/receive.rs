@@ -327,6 +327,7 @@ impl Session {
         if !cx.shared.keep_unexpected(target, envelope, message, bytes) {
             return Err(FrameError::NoCredit("unexpected message"));
         }
+        self.note_matched(bytes.len() as u64, false);
         let engine = self.peer().id();
         cx.extend_windows(self.segments_mut().receive_credits_mut(), engine);
         Ok(())
@@ -399,7 +400,7 @@ impl Session {
         let envelope = MatchEnvelope { source: peer.index() as u32, context, tag };
         let SharedState { endpoints, operations, .. } = &mut *cx.shared;
         let matched = endpoints.match_arrival(operations, target, &envelope, length, effects);
-        self.note_request(length, matched.is_some());
+        self.note_matched(length, matched.is_some());
         let Some(id) = matched else {
             let kind = Kind::Rendezvous { send_operation, length, flags: header.flags };
             self.keep_unexpected(cx, target, &envelope, (kind, data), first)?;

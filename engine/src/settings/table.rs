@@ -226,10 +226,10 @@ settings_table! {
     arena_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(M..=1024 * G),
         "auto", "`auto`, or bytes (such as 512, 16K or 4M; K is 1024) from 1M to 1T";
     /// Largest message sent with its envelope; larger ones are pulled by the receiver. auto starts
-    /// at 64K for each peer and moves between 16K and 128K as the receiver measures, if the
+    /// at 64K for each peer and moves between 16K and 256K as the receiver measures, if the
     /// receiver has auto, too.
     eager_limit_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(0..=EAGER_BYTES_MAX),
-        "auto", "`auto`, or bytes (such as 512, 16K or 4M; K is 1024) from 0 to 128K";
+        "auto", "`auto`, or bytes (such as 512, 16K or 4M; K is 1024) from 0 to 256K";
     /// Transport of eager messages that do not fit a datagram of 2 KiB: tcp (the control
     /// connection, while it is on the path of the datagrams) or datagram (they are pulled).
     @hidden eager_lane -> EagerLane: OneOf<EagerLane> = EagerLane::Tcp, Range::Any,

@@ -186,7 +186,7 @@ fn invalid_values_name_the_accepted_ones() {
         ("spin", "11s", "outside 0s to 10s"),
         ("eager_limit_bytes", "16KB", "not one of K"),
         ("eager_limit_bytes", "-1", "whole number"),
-        ("eager_limit_bytes", "129K", "outside 0 to 128K"),
+        ("eager_limit_bytes", "257K", "outside 0 to 256K"),
         ("rts_bytes", "33K", "outside 0 to 32K"),
         ("chunk_bytes", "17M", "outside 4K to 16M"),
         ("eager_limit_bytes", "99999999999999999999", "too large"),

@@ -46,6 +46,8 @@ struct Side<M: Attached> {
     key: RemoteKey,
     /// Memory for what is got.
     gets: Option<Buffer>,
+    /// Buffers of sends that are not posted.
+    sends: Vec<Buffer>,
 }
 
 impl<M: Attached> Side<M> {
@@ -71,7 +73,7 @@ impl<M: Attached> Side<M> {
         let region = endpoint.allocate_region(REGION_BYTES).map_err(message)?;
         let key = region.key(&KeyOptions::new(Access::all())).map_err(message)?;
         let (done, free) = (Vec::with_capacity(128), Vec::with_capacity(128));
-        Ok(Self { network, open, endpoint, done, free, region, key, gets: None })
+        Ok(Self { network, open, endpoint, done, free, region, key, gets: None, sends: Vec::new() })
     }
 
     /// A turn in the host of this side, where it may open sockets.
@@ -110,8 +112,33 @@ impl<M: Attached> Side<M> {
             .any(|event| matches!(event, Event::Connected { .. }))
     }
 
+    /// Sends a message: injects it, or, if it is too long for that, posts it.
     #[inline]
-    fn send(&self, peer: Peer, bytes: &[u8], more: bool) -> Result<(), String> {
+    fn send(&mut self, peer: Peer, load: &Load, more: bool) -> Result<(), String> {
+        match load.is_posted {
+            true => self.post_send(peer, load, more),
+            false => self.inject(peer, &load.bytes, more),
+        }
+    }
+
+    fn post_send(&mut self, peer: Peer, load: &Load, more: bool) -> Result<(), String> {
+        let mut buffer = self.sends.pop().unwrap_or_else(|| Buffer::from(load.bytes.clone()));
+        for _ in 0..TURNS_TO_ARRIVE {
+            let options = SendOptions::new().more(more);
+            match self.endpoint.post_send(peer, TAG, buffer, options) {
+                Ok(_) => return Ok(()),
+                Err(failed) if failed.error.is_would_block() => {
+                    self.endpoint.progress().map(drop).map_err(message)?;
+                    buffer = failed.buffer;
+                }
+                Err(failed) => return Err(failed.error.to_string()),
+            }
+        }
+        Err("a message cannot go".to_owned())
+    }
+
+    #[inline]
+    fn inject(&self, peer: Peer, bytes: &[u8], more: bool) -> Result<(), String> {
         for _ in 0..TURNS_TO_ARRIVE {
             match self.endpoint.inject(peer, TAG, bytes, SendOptions::new().more(more)) {
                 Ok(()) => return Ok(()),
@@ -172,9 +199,9 @@ impl<M: Attached> Side<M> {
         Err("an answer does not arrive".to_owned())
     }
 
-    /// Takes so many messages.
+    /// Takes so many messages. Their sender makes progress meanwhile, if it has to.
     #[inline]
-    fn receive(&mut self, count: u64) -> Result<(), String> {
+    fn receive(&mut self, count: u64, sender: &Self, load: &Load) -> Result<(), String> {
         let mut received = 0;
         for _ in 0..TURNS_TO_ARRIVE {
             self.endpoint.completions(&mut self.done, 128).map_err(message)?;
@@ -183,10 +210,15 @@ impl<M: Attached> Side<M> {
                 if completion.kind == OperationKind::Receive {
                     self.free.push(completion.buffer.ok_or("a receive without its buffer")?);
                     received += 1;
+                } else if load.is_posted {
+                    self.sends.extend(completion.buffer);
                 }
             }
             if received == count {
                 return Ok(());
+            }
+            if load.is_posted {
+                sender.endpoint.progress().map(drop).map_err(message)?;
             }
         }
         Err("a message does not arrive".to_owned())
@@ -244,6 +276,8 @@ pub(super) fn run(arguments: &Arguments, messages: u64) -> Result<(), String> {
 struct Load {
     pattern: Pattern,
     bytes: Vec<u8>,
+    /// Messages are too long to be injected.
+    is_posted: bool,
     empty_turns: u32,
 }
 
@@ -272,6 +306,7 @@ fn exchange_all<M: Attached>(
     let load = Load {
         pattern: arguments.pattern.unwrap_or(Pattern::PingPong),
         bytes: vec![1; arguments.size],
+        is_posted: arguments.size > left.endpoint.domain().settings().inject_limit_bytes(),
         empty_turns: arguments.empty_turns,
     };
     if !matches!(load.pattern, Pattern::PingPong | Pattern::Coalesced)
@@ -337,21 +372,21 @@ fn exchange<M: Attached>(
             Pattern::PingPong => {
                 side.post(*first, 1)?;
                 side.poll_empty(empty_turns)?;
-                left.send(*known_as, &load.bytes, false)?;
-                side.receive(1)?;
+                left.send(*known_as, load, false)?;
+                side.receive(1, left, load)?;
                 left.post(*known_as, 1)?;
                 left.poll_empty(empty_turns)?;
-                side.send(*first, &load.bytes, false)?;
-                left.receive(1)?;
+                side.send(*first, load, false)?;
+                left.receive(1, side, load)?;
             }
             Pattern::Coalesced => {
                 side.post(*first, WINDOW)?;
                 side.poll_empty(empty_turns)?;
                 for number in 1..=WINDOW {
-                    left.send(*known_as, &load.bytes, number != WINDOW)?;
+                    left.send(*known_as, load, number != WINDOW)?;
                 }
                 left.endpoint.progress().map_err(message)?;
-                side.receive(WINDOW)?;
+                side.receive(WINDOW, left, load)?;
             }
             Pattern::Put => {
                 let seen = (side.region.counters().puts, left.region.counters().puts);

@@ -188,10 +188,10 @@ impl SocketsDriver {
         loop {
             self.counters.syscalls += 1;
             let count = self.epoll.wait(timeout)?;
-            let mut is_awaited = false;
+            let mut is_wanted = false;
             for index in 0..count {
                 let (name, mask) = self.epoll.event(index);
-                is_awaited |= if let Some(source) = source_of(name) {
+                is_wanted |= if let Some(source) = source_of(name) {
                     self.datagrams_event(source, mask)?;
                     true
                 } else if name == LINKS {
@@ -207,7 +207,7 @@ impl SocketsDriver {
                     self.lane_event(name, mask)
                 };
             }
-            if is_awaited {
+            if is_wanted {
                 self.poll_epoll_soon();
             }
             if count < BATCH {
@@ -217,7 +217,8 @@ impl SocketsDriver {
         }
     }
 
-    /// Handles an event of a lane. Returns whether it was awaited: control lanes are read without.
+    /// Handles an event of a lane. Returns whether a watch or a chunk waits for it: a control lane
+    /// that is polled is read without its events.
     fn lane_event(&mut self, name: u64, mask: u32) -> bool {
         let key = LaneKey { index: name as u32, generation: (name >> 32) as u32 };
         let Some(lane) = self.lanes.get_mut(key) else {
@@ -240,9 +241,9 @@ impl SocketsDriver {
         }
         lane.ready[READ] |= readable || broken;
         lane.ready[WRITE] |= writable || broken;
-        let is_awaited = lane.runnable();
+        let is_wanted = lane.runnable();
         self.enqueue(key);
-        is_awaited
+        is_wanted
     }
 
     fn connect_completed(&mut self, key: LaneKey, error: Option<io::Error>) {

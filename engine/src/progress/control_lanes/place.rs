@@ -6,11 +6,22 @@ use super::ControlLanes;
 use super::receive::StreamRead;
 use crate::progress::context::LaneCx;
 use crate::proto::paths::Paths;
-use crate::proto::session::segments::PlacedMessage;
+use crate::proto::session::segments::{Beginning, PlacedMessage};
 
-/// Reads for the rest of a message before others are served, if no other control lane is polled:
-/// its sender is usually in the call that sends it, and the rest arrives within a microsecond.
-const LOOKS: u32 = 8;
+/// Reads in vain for the rest of a message, after one that brought a part of it, before others are
+/// served: its sender is usually in the call that sends it, and the rest arrives within a
+/// microsecond. None if several control lanes are polled.
+const EMPTY_READS_MAX: u32 = 4;
+
+/// Where the beginning of a message is.
+pub(super) enum Begun {
+    /// In its receive, where the rest is received.
+    InPlace(Box<MessageInPlace>),
+    /// With other segments: it has a receive, but little of it is missing.
+    AlmostWhole,
+    /// With other segments.
+    Nowhere,
+}
 
 /// A message of which a part has arrived.
 #[derive(Debug)]
@@ -38,34 +49,37 @@ impl LaneCx<'_> {
 
     /// Copies the beginning of a message to its receive, if the rest is to be received there.
     /// `bytes`: all received ones of its segment.
-    pub(super) fn place_beginning(
-        &mut self,
-        session: u32,
-        bytes: &[u8],
-    ) -> Option<Box<MessageInPlace>> {
+    pub(super) fn place_beginning(&mut self, session: u32, bytes: &[u8]) -> Begun {
         if bytes.is_empty() {
-            return None;
+            return Begun::Nowhere;
         }
-        let message = self.core.find_receive(session, bytes)?;
+        let message = match self.core.find_receive(session, bytes) {
+            Some(Beginning::Placed(message)) => message,
+            Some(Beginning::AlmostWhole) => return Begun::AlmostWhole,
+            None => return Begun::Nowhere,
+        };
         let payload = &bytes[message.head().len()..];
-        let is_begun = self.completions.begin_placed(session, message.receive(), payload);
+        if !self.completions.begin_placed(session, message.receive(), payload) {
+            return Begun::Nowhere;
+        }
         let at = payload.len();
-        is_begun.then(|| Box::new(MessageInPlace { message, at, is_duplicate: false }))
+        Begun::InPlace(Box::new(MessageInPlace { message, at, is_duplicate: false }))
     }
 }
 
 impl ControlLanes {
     /// Receives more of a message into its receive, and handles the message once it is whole.
-    /// `None`: there is no such message, or none any more; what has arrived of it is where that of
+    /// `has_read`: a read of this lane has brought bytes in this turn. `None`: there is no such message, or none any more; what has arrived of it is where that of
     /// other segments is.
     #[inline]
     pub(super) fn receive_in_place(
         &mut self,
         session: u32,
+        has_read: bool,
         cx: &mut LaneCx<'_>,
     ) -> Option<StreamRead> {
         let control = self.all.get(session as usize)?;
-        control.in_place.is_some().then(|| self.receive_rest(session, cx))?
+        control.in_place.is_some().then(|| self.receive_rest(session, has_read, cx))?
     }
 
     /// Returns whether a part of such a message is still to arrive.
@@ -75,8 +89,14 @@ impl ControlLanes {
     }
 
     /// Does the same where there is such a message.
-    fn receive_rest(&mut self, session: u32, cx: &mut LaneCx<'_>) -> Option<StreamRead> {
-        let is_alone = self.polled.len() <= 1;
+    fn receive_rest(
+        &mut self,
+        session: u32,
+        has_read: bool,
+        cx: &mut LaneCx<'_>,
+    ) -> Option<StreamRead> {
+        let mut empty_reads_left =
+            if has_read && self.polled.len() <= 1 { EMPTY_READS_MAX } else { 0 };
         let control = self.all.get_mut(session as usize)?;
         let in_place = control.in_place.as_mut()?;
         let lane = control.lane?;
@@ -84,7 +104,6 @@ impl ControlLanes {
         in_place.is_duplicate |= !cx.core.is_next(session, message);
         let missing = message.length() - in_place.at;
         let driver = &mut *cx.driver;
-        let mut looks_left = LOOKS;
         let read = loop {
             let read = if in_place.is_duplicate {
                 let space = missing.min(self.receive_buffer.len());
@@ -96,9 +115,9 @@ impl ControlLanes {
             match read {
                 Some(Err(error)) if error.kind() == ErrorKind::Interrupted => {}
                 Some(Err(error))
-                    if error.kind() == ErrorKind::WouldBlock && is_alone && looks_left > 0 =>
+                    if error.kind() == ErrorKind::WouldBlock && empty_reads_left > 0 =>
                 {
-                    looks_left -= 1;
+                    empty_reads_left -= 1;
                 }
                 read => break read,
             }

@@ -3,9 +3,9 @@
 use std::io::{self, ErrorKind};
 
 use super::ControlLanes;
+use super::place::Begun;
 use crate::progress::context::LaneCx;
 use crate::proto::paths::Paths;
-use crate::proto::session::segments::begins_with_long;
 use crate::wire::FrameError;
 
 /// Maximum bytes that one turn reads of a lane whose session has a path: short messages use that,
@@ -13,7 +13,10 @@ use crate::wire::FrameError;
 const STREAM_BYTES_PER_TURN: usize = 64 << 10;
 
 /// Maximum reads of a control lane in one turn.
-const READS: u32 = 4;
+const READS_PER_TURN: u32 = 2;
+
+/// The same of one that brings a message into its receive.
+const PLACED_READS_PER_TURN: u32 = 4;
 
 /// Maximum bytes of a read that is to end soon after the head of a message, so that the rest is
 /// received into its receive.
@@ -45,14 +48,18 @@ impl ControlLanes {
     pub(in crate::progress) fn receive(&mut self, session: u32, cx: &mut LaneCx<'_>) -> StreamRead {
         let mut received = StreamRead::Nothing;
         // Not without end: a peer that keeps the lane full must not block the loop.
-        for _ in 0..READS {
-            if let Some(rest) = self.receive_in_place(session, cx) {
+        for number in 0..PLACED_READS_PER_TURN {
+            let has_read = matches!(received, StreamRead::Bytes);
+            if let Some(rest) = self.receive_in_place(session, has_read, cx) {
                 let is_more = matches!(rest, StreamRead::Bytes) && self.is_placing(session);
                 received = received.then(rest);
                 if is_more {
                     continue;
                 }
                 return received;
+            }
+            if number >= READS_PER_TURN {
+                break;
             }
             let control = self.all.get_mut(session as usize);
             let Some((lane, control)) = control.and_then(|it| Some((it.lane?, it))) else { break };
@@ -92,15 +99,16 @@ impl ControlLanes {
             {
                 known.control_lane_mut().note_bytes(used > 0 || have == 0);
             }
-            control.stops_at_heads =
-                if used == 0 { control.stops_at_heads } else { begins_with_long(&bytes[..used]) };
-            match cx.place_beginning(session, &bytes[used..]) {
-                Some(in_place) => {
+            control.stops_at_heads &= used == 0 || have > 0;
+            let begun = cx.place_beginning(session, &bytes[used..]);
+            control.stops_at_heads |= !matches!(begun, Begun::Nowhere);
+            match begun {
+                Begun::InPlace(in_place) => {
                     control.partial.clear();
-                    (control.in_place, control.stops_at_heads) = (Some(in_place), true);
+                    control.in_place = Some(in_place);
                 }
-                None if have == 0 => control.partial.extend(&self.receive_buffer[used..got]),
-                None => control.partial.keep_rest(got, used),
+                _ if have == 0 => control.partial.extend(&self.receive_buffer[used..got]),
+                _ => control.partial.keep_rest(got, used),
             }
             if planted!(DropPartial) {
                 control.partial.clear();

@@ -135,8 +135,8 @@ pub(crate) struct EagerLimit {
     votes: i8,
     /// Eager messages above [`CLASS_START`] since one was pulled.
     unpulled: u8,
-    /// At the latest request to send a message of some class, receives kept up with messages.
-    keeps_up: bool,
+    /// Receives kept up with messages at the latest one of a class above [`CLASS_START`].
+    receives_keep_up: bool,
 }
 
 impl EagerLimit {
@@ -151,7 +151,7 @@ impl EagerLimit {
             class: if least.is_some() { CLASS_START } else { UNADVISED },
             votes: 0,
             unpulled: 0,
-            keeps_up: false,
+            receives_keep_up: false,
         };
         limit.follow(CLASS_START);
         limit
@@ -204,7 +204,9 @@ impl EagerLimit {
     /// Returns the bytes of unreceived messages that the peer should be permitted for the class
     /// that this side advises: so many that it need not wait for credit. 0: what it has at first.
     pub(crate) fn wanted_window(&self) -> u32 {
-        if self.class > CLASS_START { WINDOW_MESSAGES << self.class } else { 0 }
+        let longest = (1 << self.class).min(self.most);
+        let is_advised = self.class > CLASS_START && longest > 1 << CLASS_START;
+        if is_advised { WINDOW_MESSAGES * longest } else { 0 }
     }
 
     fn is_advised(&self) -> bool {
@@ -215,11 +217,10 @@ impl EagerLimit {
         self.is_advised() && length > 1 << CLASS_START
     }
 
-    /// Notes a request to send a message of `length` bytes, and whether receives keep up with
-    /// messages.
-    pub(crate) fn note_request(&mut self, length: u64, keeps_up: bool) {
-        if length <= EAGER_BYTES_MAX as u64 {
-            self.keeps_up = keeps_up;
+    /// Notes whether receives keep up with messages, as a message of `length` bytes shows.
+    pub(crate) fn note_receives(&mut self, length: u64, keep_up: bool) {
+        if (1 + (1 << CLASS_START)..=EAGER_BYTES_MAX as u64).contains(&length) {
+            self.receives_keep_up = keep_up;
         }
     }
 
@@ -233,8 +234,14 @@ impl EagerLimit {
         }
     }
 
-    /// Handles a chunk that arrived on an idle lane, one of `lanes`.
-    pub(crate) fn handle_lone_chunk(&mut self, rate: &Rate, copies: CopySpeed, lanes: usize) {
+    /// Handles a chunk that arrived on an idle lane, one of `lanes`, where the peer has a window of
+    /// `window` bytes.
+    pub(crate) fn handle_lone_chunk(
+        &mut self,
+        rate: &Rate,
+        copies: CopySpeed,
+        (lanes, window): (usize, u32),
+    ) {
         if !self.is_advised() {
             return;
         }
@@ -244,7 +251,9 @@ impl EagerLimit {
         let squared = u128::from(bytes.max(1)).pow(2);
         let nearest = squared.ilog2().div_ceil(2) as u8;
         let most = if lanes > 1 { CLASS_MAX_OF_SEVERAL } else { CLASS_MAX };
-        let wanted = if self.keeps_up { most } else { nearest.clamp(CLASS_MIN, most) };
+        // Two messages, or the second waits for credit.
+        let most = most.min((window / 2).max(1 << CLASS_MIN).ilog2() as u8);
+        let wanted = if self.receives_keep_up { most } else { nearest.clamp(CLASS_MIN, most) };
         let vote = match wanted.cmp(&self.class) {
             Ordering::Greater => 1,
             Ordering::Less => -1,
@@ -282,7 +291,7 @@ mod tests {
     fn learned(wait_ns: u64, lanes: usize) -> u8 {
         let mut limit = EagerLimit::new(CHOSEN_BYTES_MAX, Some(0));
         for _ in 0..100 {
-            limit.handle_lone_chunk(&lane(wait_ns), copies(), lanes);
+            limit.handle_lone_chunk(&lane(wait_ns), copies(), (lanes, 1 << 20));
         }
         limit.class
     }
@@ -302,23 +311,30 @@ mod tests {
     #[test]
     fn messages_are_eager_while_receives_keep_up_with_them() {
         let mut limit = EagerLimit::new(CHOSEN_BYTES_MAX, Some(0));
-        let mut learn = |keeps_up, lanes| {
-            limit.note_request(1 << CLASS_MAX, keeps_up);
-            // Too long to be eager: nothing is known of others by it.
-            limit.note_request(1 + (1 << CLASS_MAX), !keeps_up);
+        let mut learn = |keep_up, lanes, window| {
+            limit.note_receives(1 << CLASS_MAX, keep_up);
+            // Too long to be eager, or always eager: nothing is known of others by it.
+            limit.note_receives(1 + (1 << CLASS_MAX), !keep_up);
+            limit.note_receives(1 << CLASS_START, !keep_up);
             for _ in 0..4 * VOTES {
-                limit.handle_lone_chunk(&lane(0), copies(), lanes);
+                limit.handle_lone_chunk(&lane(0), copies(), (lanes, window));
             }
             (limit.class(), limit.wanted_window())
         };
-        assert_eq!(learn(true, 1), (18, 1 << 20));
-        assert_eq!(learn(true, 2), (16, 0), "several lanes deliver long messages faster");
-        assert_eq!(learn(false, 1), (14, 0), "by the cost of copy and grant");
+        assert_eq!(learn(true, 1, 1 << 18), (17, 1 << 19), "two fit the window");
+        assert_eq!(learn(true, 1, 1 << 19), (18, 1 << 20));
+        assert_eq!(learn(true, 2, 1 << 20), (16, 0), "several lanes deliver long messages faster");
+        assert_eq!(learn(false, 1, 1 << 20), (14, 0), "by the cost of copy and grant");
+        assert_eq!(learn(true, 1, 0), (14, 0), "without a window");
+        let mut low = EagerLimit::new(100_000, Some(0));
+        low.note_receives(90_000, true);
         let mut set = EagerLimit::new(50_000, None);
-        set.note_request(40_000, true);
+        set.note_receives(90_000, true);
         for _ in 0..4 * VOTES {
-            set.handle_lone_chunk(&lane(0), copies(), 1);
+            set.handle_lone_chunk(&lane(0), copies(), (1, 1 << 20));
+            low.handle_lone_chunk(&lane(0), copies(), (1, 1 << 20));
         }
+        assert_eq!(low.wanted_window(), 4 * 100_000, "of messages that both sides accept");
         assert_eq!((set.class(), set.bytes(), set.wanted_window()), (0, 50_000, 0));
     }
 
@@ -327,7 +343,7 @@ mod tests {
         let mut limit = EagerLimit::new(CHOSEN_BYTES_MAX, Some(0));
         for round in 0..1000 {
             let wait_ns = [6000, 3000, 13_000, 6500][round % 4];
-            limit.handle_lone_chunk(&lane(wait_ns), copies(), 1);
+            limit.handle_lone_chunk(&lane(wait_ns), copies(), (1, 1 << 20));
             assert_eq!(limit.class, CLASS_START);
         }
     }
@@ -337,7 +353,7 @@ mod tests {
         let mut limit = EagerLimit::new(CHOSEN_BYTES_MAX, Some(0));
         for _ in 0..VOTES {
             assert_eq!(limit.class, 16);
-            limit.handle_lone_chunk(&lane(0), copies(), 1);
+            limit.handle_lone_chunk(&lane(0), copies(), (1, 1 << 20));
         }
         assert_eq!(limit.class, 15);
     }
@@ -347,7 +363,9 @@ mod tests {
     fn advice_is_followed_within_bounds() {
         let mut limit = EagerLimit::new(CHOSEN_BYTES_MAX, Some(20_000));
         assert_eq!(limit.bytes(), 64 << 10);
-        for (class, bytes) in [(17, 128 << 10), (0, 128 << 10), (14, 20_000), (255, 20_000)] {
+        let advice =
+            [(17, 128 << 10), (18, 256 << 10), (19, 256 << 10), (14, 20_000), (255, 20_000)];
+        for (class, bytes) in advice {
             limit.follow(class);
             assert_eq!(limit.bytes(), bytes, "class {class}");
         }

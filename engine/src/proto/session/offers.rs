@@ -141,7 +141,6 @@ impl Offers {
 
     /// Extends a window of bytes to `wanted`, as far as half of all memory stays free: for
     /// unexpected messages, and for peers to come. Returns `true` if the limit is to be announced.
-    /// As unexpected messages are received, it shrinks again.
     fn extend_to(&mut self, bytes: &mut ReceiveCredit, wanted: u32) -> bool {
         let lacking = wanted.saturating_sub(bytes.window());
         if lacking == 0 {
@@ -174,6 +173,11 @@ impl Offers {
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn reserved(&self) -> (u64, u64) {
         (self.reserved_envelopes, self.reserved_bytes)
+    }
+
+    /// Returns whether half of the memory of unexpected messages is free.
+    fn is_half_free(&self) -> bool {
+        self.reserved_bytes + self.bytes <= self.limits.bytes / 2
     }
 
     /// Returns whether a window may grow, as far as the totals are concerned.
@@ -279,22 +283,31 @@ fn growth(credit: &ReceiveCredit, total: u64, taken: u64, wanted: u32) -> u32 {
 }
 
 impl ReceiveCredits {
-    /// Returns whether a window is longer than one without unexpected messages.
+    /// Returns the windows that a session keeps whose byte window should have `wanted`: those of
+    /// the beginning at least, and that while half of all memory is free.
     #[inline]
-    pub(in crate::proto) fn has_grown(&self, offers: &Offers) -> bool {
-        let least = offers.limits.least_windows();
-        let [envelopes, bytes] = self.both();
-        envelopes.window() > least.0 || bytes.window() > least.1
+    fn kept_windows(offers: &Offers, wanted: u32) -> (u32, u32) {
+        let (envelopes, bytes) = offers.limits.least_windows();
+        let wanted = if offers.is_half_free() { wanted } else { 0 };
+        (envelopes, bytes.max(wanted))
     }
 
-    /// Shrinks the windows after unexpected messages were received: what they have grown by is
-    /// free again. Returns whether that is anything.
+    /// Returns whether a window is longer than the session keeps it.
+    #[inline]
+    fn has_grown(&self, offers: &Offers, wanted: u32) -> bool {
+        let kept = Self::kept_windows(offers, wanted);
+        let [envelopes, bytes] = self.both();
+        envelopes.window() > kept.0 || bytes.window() > kept.1
+    }
+
+    /// Shrinks the windows to what the session keeps: what they have grown by is free again.
+    /// Returns whether that is anything.
     ///
     /// RR-CREDIT-5.
-    fn shrink(&mut self, offers: &mut Offers) -> bool {
-        let least = offers.limits.least_windows();
+    fn shrink(&mut self, offers: &mut Offers, wanted: u32) -> bool {
+        let kept = Self::kept_windows(offers, wanted);
         let [envelopes, bytes] = self.both_mut();
-        let (envelopes, bytes) = (envelopes.shrink(least.0), bytes.shrink(least.1));
+        let (envelopes, bytes) = (envelopes.shrink(kept.0), bytes.shrink(kept.1));
         offers.release(envelopes.into(), bytes.into());
         envelopes + bytes > 0
     }
@@ -312,24 +325,33 @@ impl Cx<'_> {
 }
 
 impl Session {
-    /// Notes that the peer requests to send a message of `length` bytes, whose credit is charged,
-    /// and whether its receive was posted. If it was, or no other message waits for its receive,
-    /// receives keep up with messages.
-    pub(in crate::proto) fn note_request(&mut self, length: u64, is_posted: bool) {
-        let [envelopes, _] = self.segments.receive_credits().both();
-        let keeps_up = is_posted || envelopes.held() == 1;
-        self.segments.eager_limit_mut().note_request(length, keeps_up);
+    /// Returns whether a window is longer than it stays once unexpected messages are received.
+    #[inline]
+    pub(in crate::proto) fn has_grown_window(&self, offers: &Offers) -> bool {
+        let wanted = self.segments.eager_limit().wanted_window();
+        self.segments.receive_credits().has_grown(offers, wanted)
     }
 
-    /// Extends the window of bytes if the peer is advised to send longer messages eagerly than at
-    /// first.
+    /// Notes a message of `length` bytes, whose credit is charged, and whether its receive was
+    /// posted. If it was, or no other message waits for its receive, receives keep up with
+    /// messages.
+    pub(in crate::proto) fn note_matched(&mut self, length: u64, is_posted: bool) {
+        let [envelopes, _] = self.segments.receive_credits().both();
+        let keep_up = is_posted || envelopes.held() == 1;
+        self.segments.eager_limit_mut().note_receives(length, keep_up);
+    }
+
+    /// Adapts the window of bytes to the length of messages that the peer is advised to send
+    /// eagerly.
     ///
     /// RR-CREDIT-5.
-    pub(super) fn extend_for_advice(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn adapt_window(&mut self, cx: &mut Cx<'_>) {
         let wanted = self.segments.eager_limit().wanted_window();
-        let [_, bytes] = self.segments.receive_credits_mut().both_mut();
-        if cx.shared.offers.extend_to(bytes, wanted) {
+        let (offers, credits) = (&mut cx.shared.offers, self.segments.receive_credits_mut());
+        if offers.extend_to(credits.both_mut()[1], wanted) {
             cx.add_work(Work::Flush);
+        } else if credits.has_grown(offers, wanted) {
+            credits.shrink(offers, wanted);
         }
     }
 }
@@ -404,8 +426,10 @@ impl Core {
     /// Shrinks the windows of a session whose unexpected messages are received.
     #[cold]
     pub(in crate::proto) fn shrink_windows(&mut self, slot: u32) {
-        let has_shrunk = self
-            .with(slot, |it, cx| it.segments.receive_credits_mut().shrink(&mut cx.shared.offers));
+        let has_shrunk = self.with(slot, |it, cx| {
+            let wanted = it.segments.eager_limit().wanted_window();
+            it.segments.receive_credits_mut().shrink(&mut cx.shared.offers, wanted)
+        });
         if has_shrunk == Some(true) {
             self.extend_others();
         }

@@ -81,7 +81,7 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 pub(in crate::proto) use self::alone::Alone;
 pub(crate) use self::alone::{PostedFrame, PostedMessage, PostedPut};
 pub(crate) use self::outgoing::{Asks, Outgoing, append_segment};
-pub(crate) use self::placed::{PlacedMessage, begins_with_long};
+pub(crate) use self::placed::{Beginning, PlacedMessage};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
 pub(crate) use self::segment::StagingLimits;
 pub(crate) use self::slots::SegmentId;

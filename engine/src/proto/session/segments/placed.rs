@@ -28,14 +28,13 @@ const HEAD_BYTES_MAX: usize = SEGMENT_HEADER_BYTES + HEADER_AND_DATA_BYTES;
 /// call of its own.
 const MISSING_BYTES_MIN: usize = 8 << 10;
 
-/// Length of a segment from which on the next one is worth a read that stops behind its head: its
-/// payload is then copied once less.
-const LONG_SEGMENT_BYTES_MIN: u32 = 48 << 10;
-
-/// Returns whether the first segment of received bytes is such a one.
-pub(crate) fn begins_with_long(bytes: &[u8]) -> bool {
-    SegmentHeader::ref_from_prefix(bytes)
-        .is_ok_and(|(header, _)| header.length.get() >= LONG_SEGMENT_BYTES_MIN)
+/// What is known of a message by its beginning.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Beginning {
+    /// The rest is received into its receive.
+    Placed(PlacedMessage),
+    /// It has a receive, but little of it is missing.
+    AlmostWhole,
 }
 
 /// A message of which the rest is received into its receive.
@@ -72,10 +71,9 @@ impl PlacedMessage {
 
 impl Core {
     /// Finds the receive of the message that a session's stream continues with, of which `bytes`
-    /// have arrived. `None`: it is not the next frame, is not plain, has a checksum, or little of
-    /// it is missing; or no receive is posted that takes it as a whole, and only messages of this
-    /// peer. Nothing changes.
-    pub(crate) fn find_receive(&mut self, slot: u32, bytes: &[u8]) -> Option<PlacedMessage> {
+    /// have arrived. `None`: it is not the next frame, is not plain, or has a checksum; or no
+    /// receive is posted that takes it as a whole, and only messages of this peer. Nothing changes.
+    pub(crate) fn find_receive(&mut self, slot: u32, bytes: &[u8]) -> Option<Beginning> {
         let (session, cx) = self.enter(slot)?;
         let (header, body) = SegmentHeader::ref_from_prefix(bytes).ok()?;
         let length = header.length.get() as usize;
@@ -97,7 +95,7 @@ impl Core {
             && !rare!("a message that is kept beside its receive", 4);
         let is_much = length >= bytes.len() + MISSING_BYTES_MIN
             || (is_placed && rare!("a message of which little is missing", 2));
-        if !is_placed || !is_much {
+        if !is_placed {
             return None;
         }
         let source = session.peer.remotes().index_of(eager.source_endpoint.get());
@@ -112,9 +110,13 @@ impl Core {
             it.source().is_some() && !it.is_multi() && it.capacity() >= u64::from(payload)
         };
         let receive = slots.id_at(index as usize).filter(|_| takes_it(slots.at(index)))?;
+        if !is_much {
+            return Some(Beginning::AlmostWhole);
+        }
         let mut head = [0; HEAD_BYTES_MAX];
         head[..head_bytes].copy_from_slice(&bytes[..head_bytes]);
-        Some(PlacedMessage { receive, head, head_bytes, length: payload as usize })
+        let message = PlacedMessage { receive, head, head_bytes, length: payload as usize };
+        Some(Beginning::Placed(message))
     }
 
     /// Returns whether a message is still the next frame of its session; `false`: it has arrived in

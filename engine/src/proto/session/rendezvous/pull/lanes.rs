@@ -72,8 +72,10 @@ impl Session {
         self.rails.handle_arrival(at.into(), length, rate);
         if was_idle {
             let lanes = self.lanes.ids().len();
-            self.segments.eager_limit_mut().handle_lone_chunk(&rate, copy_speed, lanes);
-            self.extend_for_advice(cx);
+            let [_, bytes] = self.segments.receive_credits().both();
+            let (window, limit) = (bytes.window(), self.segments.eager_limit_mut());
+            limit.handle_lone_chunk(&rate, copy_speed, (lanes, window));
+            self.adapt_window(cx);
         }
         cx.shared.rails_mut().shares_mut().note_chunk(
             &self.rails,

@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::super::PlacedMessage;
+use super::super::{Beginning, PlacedMessage};
 use super::*;
 use crate::proto::core::Core;
 use crate::proto::effects::Arrival;
@@ -54,7 +54,10 @@ fn message(first: u32, data: Option<u64>) -> Vec<u8> {
 /// Searches the receive of a message of which these bytes have arrived at engine 1.
 fn find(net: &mut Net, bytes: &[u8]) -> Option<PlacedMessage> {
     let slot = net.engines[1].slots[&0];
-    net.engines[1].core.find_receive(slot, bytes)
+    match net.engines[1].core.find_receive(slot, bytes) {
+        Some(Beginning::Placed(message)) => Some(message),
+        Some(Beginning::AlmostWhole) | None => None,
+    }
 }
 
 /// Returns whether the receive of a message is posted.
