@@ -49,7 +49,11 @@ use crate::types::descriptors::raise_descriptor_limit;
 /// The longest message that is copied through a ring where it could be read from its sender's
 /// memory, in bytes: two copies by two cores at once, beside a system call and one. Measured:
 /// perf/NOTEBOOK.md, "Pieces by rings".
-const PIECES_BYTES_MAX: u64 = 32 << 10;
+const PIECES_BYTES_MAX: u32 = 32 << 10;
+
+/// The same where a session measures that pieces are faster. The sender has to make progress for
+/// them, and not for a read: longer ones leave it to its computation.
+const FASTER_PIECES_BYTES_MAX: u32 = 1 << 20;
 
 /// The settings, the arena of registered memory, and the selected NICs, from which endpoints are
 /// made. Cheap to clone, and shared by threads.
@@ -452,7 +456,7 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> CoreCo
                 clamp_u32(settings.busy_chunk_bytes()),
                 clamp_u32(settings.grant_horizon_chunks()),
             ),
-            PieceLimits::new(PIECES_BYTES_MAX, PIECE_BYTES_MAX),
+            PieceLimits::new((PIECES_BYTES_MAX, FASTER_PIECES_BYTES_MAX), PIECE_BYTES_MAX),
             window_bytes,
         ),
         lanes: LaneLimits::new(

@@ -69,7 +69,7 @@ impl EngineState {
         let mut happened = false;
         let mut blocked = 0;
         while let Some(id) = self.core.poll_waiting() {
-            match self.core.stage(id) {
+            match self.core.stage(id, self.now_ns) {
                 Staged::Eager { room, completes } => {
                     self.completions.gather(id, 0, room);
                     if completes {

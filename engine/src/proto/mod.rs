@@ -19,6 +19,7 @@ mod data_bytes;
 pub(crate) mod effects;
 mod endpoints;
 pub(crate) mod failure;
+pub(crate) mod faster_of_two;
 pub(crate) mod handshake;
 pub(crate) mod hint;
 pub(crate) mod keys;

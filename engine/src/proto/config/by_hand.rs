@@ -74,7 +74,7 @@ pub(crate) struct Config {
     /// Eager messages that do not fit a datagram use the session's stream.
     pub(crate) eager_by_stream: bool,
     /// Longest message that is pulled by a ring although CMA could read it, in bytes.
-    pub(crate) pieces_bytes_max: u64,
+    pub(crate) pieces_bytes_max: u32,
     /// Longest piece of a message that is copied through a ring, in bytes.
     pub(crate) piece_bytes: usize,
     /// Limit on bytes granted to all peers and outstanding in datagrams: the receive buffer space.
@@ -154,7 +154,10 @@ impl From<Config> for CoreConfig {
                     config.busy_chunk_bytes,
                     config.horizon_chunks,
                 ),
-                PieceLimits::new(config.pieces_bytes_max, config.piece_bytes),
+                PieceLimits::new(
+                    (config.pieces_bytes_max, config.pieces_bytes_max.saturating_mul(4)),
+                    config.piece_bytes,
+                ),
                 config.datagram_window_bytes,
             ),
             lanes: LaneLimits::new(

@@ -298,7 +298,7 @@ impl Core {
     }
 
     /// Tries to stage the send that [`Self::poll_waiting`] returned.
-    pub(crate) fn stage(&mut self, id: Id) -> Staged<'_> {
+    pub(crate) fn stage(&mut self, id: Id, now_ns: u64) -> Staged<'_> {
         let slot = self.shared.operations.slot_of(id);
         let entered = debug_assert_some!(self.enter(slot), "a send that waits has a session");
         let Some((session, mut cx)) = entered else { return Staged::Blocked };
@@ -309,7 +309,7 @@ impl Core {
             Some(&OperationState::QueuedReply { to }) => session.stage_reply(cx, id, to),
             Some(&OperationState::Queued { level }) => {
                 session.one_sided.note_turn_of_messages();
-                session.stage_message(cx, id, level)
+                session.stage_message(cx, (id, level), now_ns)
             }
             state => {
                 debug_assert!(false, "{state:?} is no state of what waits");

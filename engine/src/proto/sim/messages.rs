@@ -56,7 +56,7 @@ pub(crate) fn content(flow: &Flow, tag: u64, length: usize) -> Vec<u8> {
 /// Stages what waits for it.
 pub(crate) fn stage(core: &mut Core, memory: &mut Memory) {
     while let Some(id) = core.poll_waiting() {
-        let completed = match core.stage(id) {
+        let completed = match core.stage(id, memory.now) {
             Staged::Eager { room, completes } => {
                 room.copy_from_slice(&memory.bytes[&id]);
                 completes

@@ -43,7 +43,7 @@ pub(crate) fn next_bytes(core: &mut Core, slot: u32) -> Vec<u8> {
 pub(crate) fn stage_empty(core: &mut Core, effects: &mut impl Effects) {
     let mut blocked = 0;
     while let Some(id) = core.poll_waiting() {
-        match core.stage(id) {
+        match core.stage(id, 0) {
             Staged::Eager { completes: true, .. } => {
                 effects.complete(id, Ended::Sent { accepted: 0 });
             }

@@ -34,16 +34,21 @@ impl ChunkLimits {
 #[derive(Clone, Debug)]
 pub(crate) struct PieceLimits {
     /// Longest message that is pulled by a ring although CMA could read it, in bytes.
-    message_bytes_max: u64,
+    message_bytes_max: u32,
+    /// The same where that is measured to be faster.
+    faster_bytes_max: u32,
     /// Longest piece, in bytes.
     bytes: usize,
 }
 
 impl PieceLimits {
     /// Pieces of `bytes`; of messages that CMA could read, those up to `message_bytes_max` use
-    /// them.
-    pub(crate) const fn new(message_bytes_max: u64, bytes: usize) -> Self {
-        Self { message_bytes_max, bytes }
+    /// them, and those up to `faster_bytes_max` where they are measured to be faster.
+    pub(crate) const fn new(
+        (message_bytes_max, faster_bytes_max): (u32, u32),
+        bytes: usize,
+    ) -> Self {
+        Self { message_bytes_max, faster_bytes_max, bytes }
     }
 }
 
@@ -76,8 +81,13 @@ impl PullLimits {
     }
 
     /// Returns the longest message that is pulled by a ring although CMA could read it, in bytes.
-    pub(in crate::proto) fn by_ring_max(&self) -> u64 {
+    pub(in crate::proto) fn by_ring_max(&self) -> u32 {
         self.pieces.message_bytes_max
+    }
+
+    /// Returns the same where pieces are measured to be faster.
+    pub(in crate::proto) fn by_ring_at_most(&self) -> u32 {
+        self.pieces.faster_bytes_max.max(self.by_ring_max())
     }
 
     /// Returns the limits of chunks.

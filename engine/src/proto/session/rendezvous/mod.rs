@@ -56,6 +56,7 @@ use crate::wire::{Done, FrameError, Grant, GrantOver, MessageSource};
 
 use self::granted::GrantedRanges;
 use self::limits::PullLimits;
+use self::local_pulls::{LocalPulls, ServedMessage};
 use self::pull::cma::MemoryCarrier;
 use self::pull::datagrams::DatagramCarrier;
 use self::pull::ring::RingCarrier;
@@ -69,6 +70,7 @@ use self::unsolicited::Unsolicited;
 mod granted;
 mod granting;
 pub(crate) mod limits;
+mod local_pulls;
 pub(crate) mod pull;
 pub(crate) mod pulling;
 mod queue;
@@ -197,6 +199,8 @@ pub(crate) struct SessionRendezvous {
     granted: Late<GrantedRanges>,
     /// Messages in pieces that are not granted.
     unsolicited: Late<Unsolicited>,
+    /// Whether the peer gets longer messages in pieces or reads them, where it can do both.
+    local_pulls: Late<LocalPulls>,
     /// Bytes granted to the peer in datagrams and not received yet.
     pulled_bytes: u64,
 }
@@ -432,7 +436,13 @@ impl Core {
 /// The sender.
 impl Core {
     /// RR-FRAME-2
-    pub(crate) fn handle_done(&mut self, slot: u32, done: &Done, effects: &mut impl Effects) {
+    pub(crate) fn handle_done(
+        &mut self,
+        slot: u32,
+        done: &Done,
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) {
         let id = Id::from_u64(done.operation.get());
         let Some(operation) = self.shared.operations.get_mut(id).filter(|op| op.session == slot)
         else {
@@ -448,8 +458,14 @@ impl Core {
                     serving.done = Some(done.accepted.get());
                 }
                 let count = serving.unsolicited_count();
+                let served = ServedMessage::of(serving, operation.length, now_ns);
                 self.finish_serving(id, effects);
-                self.with(slot, |it, _| it.rendezvous.note_arrived(count));
+                self.with(slot, |it, cx| {
+                    it.rendezvous.note_arrived(count);
+                    if let Some(served) = served {
+                        it.note_served(&cx, &served);
+                    }
+                });
             }
             OperationState::AwaitMatch if is_abandoned => {
                 let remote = operation.remote;

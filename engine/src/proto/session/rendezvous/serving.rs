@@ -18,6 +18,8 @@ pub(crate) struct Serving {
     /// The RTS contained the location of the message: the peer may be reading it
     /// ([`super::pull::cma`]).
     is_readable: bool,
+    /// When its RTS was staged; 0: that is not known.
+    begun_ns: u64,
     /// DONE was received, with this many bytes accepted.
     pub(super) done: Option<u64>,
     /// It has failed; completes when nothing is unreleased.
@@ -37,6 +39,16 @@ impl Serving {
     /// Creates the state of a send whose RTS contains its location if `is_readable`.
     pub(in crate::proto) fn new(is_readable: bool) -> Self {
         Self { is_readable, ..Self::default() }
+    }
+
+    /// Notes when its RTS was staged.
+    pub(in crate::proto) fn note_begun(&mut self, now_ns: u64) {
+        self.begun_ns = now_ns;
+    }
+
+    /// Returns when its RTS was staged; 0: that is not known.
+    pub(super) fn begun_ns(&self) -> u64 {
+        self.begun_ns
     }
 
     /// Notes whether it is sent in unsolicited pieces, as the last one of `count` messages, or

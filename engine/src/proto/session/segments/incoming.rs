@@ -340,7 +340,7 @@ impl Core {
                 let (session, mut cx) = self.enter_receiving(slot)?;
                 session.handle_grant(&mut cx, grant, *over)?;
             }
-            Frame::Done(done) => self.handle_done(slot, done, effects),
+            Frame::Done(done) => self.handle_done(slot, done, now_ns, effects),
             Frame::Matched(matched) => {
                 self.with(slot, |it, mut cx| cx.handle_matched(&it.fences, matched, effects));
             }

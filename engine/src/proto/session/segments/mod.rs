@@ -302,6 +302,11 @@ impl Segments {
         self.uncommon.add(Uncommon::UPDATE);
     }
 
+    /// Returns the same, mutable.
+    pub(in crate::proto) fn protocol_mut(&mut self) -> &mut SendProtocol {
+        &mut self.protocol
+    }
+
     /// Returns whether a segment without frames has to be sent.
     pub(in crate::proto) fn has_update_due(&self) -> bool {
         self.update_due

@@ -115,7 +115,10 @@ pub(crate) struct SendProtocol {
     /// Shorter pulled messages, and longer ones.
     pull: [PullMethod; 2],
     /// The longest of the shorter ones.
-    pull_short_max: u64,
+    pull_short_max: u32,
+    /// What that may become, as pieces of longer messages turn out to be faster than reads; 0: it
+    /// stays.
+    pieces_max: u32,
     /// As [`Self::transport`].
     transport: Option<Transport>,
 }
@@ -128,6 +131,7 @@ impl SendProtocol {
         stream_shared_max: 0,
         pull: [PullMethod::Lanes; 2],
         pull_short_max: 0,
+        pieces_max: 0,
         transport: Some(Transport::Stream),
     };
 
@@ -160,12 +164,14 @@ impl SendProtocol {
         };
         // Two copies of a short message by the ring are faster than one by a system call.
         let pull_short_max = if in_pieces { limits.by_ring_max() } else { 0 };
+        let pieces_max = if in_pieces && from_memory { limits.by_ring_at_most() } else { 0 };
         Self {
             segment_max,
             stream_max: stream_max as u32,
             stream_shared_max: stream_shared_max as u32,
             pull: if from_memory { [other, PullMethod::Memory] } else { [other; 2] },
             pull_short_max,
+            pieces_max,
             transport,
         }
     }
@@ -193,7 +199,19 @@ impl SendProtocol {
     /// Returns how the receiver pulls a message of `length` bytes.
     #[inline]
     pub(crate) fn pull_method(&self, length: u64) -> PullMethod {
-        self.pull[usize::from(length > self.pull_short_max)]
+        self.pull[usize::from(length > self.pull_short_max.into())]
+    }
+
+    /// Returns whether measurement decides how the receiver gets a message of `length` bytes: in
+    /// pieces, or by a read.
+    pub(in crate::proto) fn is_either_way(&self, length: u64, limits: &PullLimits) -> bool {
+        length > limits.by_ring_max().into() && length <= self.pieces_max.into()
+    }
+
+    /// Sets how it gets those messages.
+    pub(in crate::proto) fn set_pieces(&mut self, are_pieces: bool, limits: &PullLimits) {
+        debug_assert!(self.pieces_max > 0, "otherwise there is no choice");
+        self.pull_short_max = if are_pieces { self.pieces_max } else { limits.by_ring_max() };
     }
 
     /// Returns how the receiver gets what it cannot read from the sender's memory.
@@ -217,7 +235,7 @@ impl SendProtocol {
         let eager = [(self.segment_max, Route::Segment), (self.stream_max, Route::Stream)];
         let eager = eager.map(|(longest, route)| (u64::from(longest).min(eager_limit), route));
         let [shorter, longer] = self.pull.map(Route::Pull);
-        let pulled = [(self.pull_short_max, shorter), (u64::MAX, longer)];
+        let pulled = [(self.pull_short_max.into(), shorter), (u64::MAX, longer)];
         let mut ranges: Vec<(u64, Route)> = Vec::new();
         for (longest, route) in eager.into_iter().chain(pulled) {
             match ranges.last_mut() {
@@ -254,14 +272,13 @@ mod tests {
     const RING: usize = 9000;
     const PIECES_MAX: u64 = 32 << 10;
 
+    fn limits() -> PullLimits {
+        let pieces = PieceLimits::new((PIECES_MAX as u32, 4 * PIECES_MAX as u32), 3000);
+        PullLimits::new(0, ChunkLimits::new(4096, 4096, 2), pieces, 1 << 20)
+    }
+
     fn protocol(able: Capabilities, segment_bytes: usize) -> SendProtocol {
-        let limits = PullLimits::new(
-            0,
-            ChunkLimits::new(4096, 4096, 2),
-            PieceLimits::new(PIECES_MAX, 3000),
-            1 << 20,
-        );
-        SendProtocol::of(able, segment_bytes, &limits)
+        SendProtocol::of(able, segment_bytes, &limits())
     }
 
     /// The longest message without remote data that one segment takes.
@@ -337,6 +354,26 @@ mod tests {
             assert_eq!(table.payload_max(8, 20), 8, "frames that fit no segment are pulled");
             assert_eq!(table.transport(), Some(Transport::Ring));
         }
+    }
+
+    #[test]
+    fn longer_messages_of_a_ring_go_in_pieces_where_these_are_faster_than_reads() {
+        let able = Capabilities { has_ring: true, has_cma: true, ..Capabilities::default() };
+        let limits = limits();
+        let mut table = protocol(able, RING);
+        let before = table;
+        assert!(!table.is_either_way(PIECES_MAX, &limits));
+        assert!(table.is_either_way(PIECES_MAX + 1, &limits));
+        assert!(!table.is_either_way(4 * PIECES_MAX + 1, &limits));
+        table.set_pieces(true, &limits);
+        let pieces = Route::Pull(PullMethod::Pieces);
+        let memory = Route::Pull(PullMethod::Memory);
+        let segment = (in_segment(RING), Route::Segment);
+        assert_eq!(rows(&table), [segment, (4 * PIECES_MAX, pieces), (u64::MAX, memory)]);
+        table.set_pieces(false, &limits);
+        assert_eq!(table, before);
+        let alone = protocol(Capabilities { has_cma: false, ..able }, RING);
+        assert!(!alone.is_either_way(PIECES_MAX + 1, &limits), "there is one way");
     }
 
     /// RR-SUM-1

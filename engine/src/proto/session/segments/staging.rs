@@ -260,8 +260,8 @@ impl Session {
     pub(in crate::proto) fn stage_message(
         &mut self,
         mut cx: Cx<'_>,
-        id: Id,
-        level: CompletionLevel,
+        (id, level): (Id, CompletionLevel),
+        now_ns: u64,
     ) -> Staged<'_> {
         let operation = cx.shared.operations.get(id);
         let request = operation.and_then(|it| it.send_request(level, &cx.shared.peers));
@@ -298,6 +298,7 @@ impl Session {
             operation.state = match (course.route, level) {
                 (Route::Pull(_), _) => {
                     let mut serving = Serving::new(course.is_read());
+                    serving.note_begun(now_ns);
                     serving.note_unsolicited(course.unsolicited.is_some(), unsolicited_count);
                     OperationState::AwaitPull(serving)
                 }

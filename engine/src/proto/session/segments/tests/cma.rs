@@ -114,7 +114,7 @@ fn cma_source_with_wrong_length_or_null_address_is_rejected() {
     net.send(FLOW, 5000, CompletionLevel::Delivery);
     let engine = &mut net.engines[0];
     let id = engine.core.poll_waiting().unwrap();
-    let crate::proto::session::send::Staged::Source { room } = engine.core.stage(id) else {
+    let crate::proto::session::send::Staged::Source { room } = engine.core.stage(id, 0) else {
         panic!()
     };
     assert_eq!(room.len(), 16);
@@ -123,5 +123,43 @@ fn cma_source_with_wrong_length_or_null_address_is_rejected() {
     net.receive_of(FLOW, 5000);
     net.settle(300);
     assert_eq!(net.cma_bytes, 0);
+    net.check();
+}
+
+/// RR-SHM-7
+#[test]
+fn messages_go_in_pieces_or_are_read_whichever_is_faster() {
+    const LENGTH: usize = 40_000;
+    let config = Config { pieces_bytes_max: 30_000, ..Config::for_tests() };
+    let mut net = Net::new(2, &config, 1200, 1);
+    net.use_streams(1);
+    net.use_rings();
+    net.use_cma(true);
+    // Nanoseconds and messages: in pieces, and read.
+    let mut ways = [(0, 0); 2];
+    let mut last = None;
+    for number in 0..600 {
+        let before = net.cma_bytes;
+        net.receive_of(FLOW, LENGTH);
+        net.send(FLOW, LENGTH, CompletionLevel::Delivery);
+        let begun_ns = net.now_ns();
+        net.settle(300);
+        let elapsed_ns = net.now_ns() - begun_ns;
+        let is_read = net.cma_bytes > before;
+        ways[usize::from(is_read)].0 += elapsed_ns;
+        ways[usize::from(is_read)].1 += 1;
+        assert!(number < 250 || last == Some(is_read), "decided at message {number}");
+        last = Some(is_read);
+    }
+    let [pieces, read] = ways.map(|(elapsed_ns, count)| {
+        assert!(count > 80, "both are tried: {ways:?}");
+        elapsed_ns / count
+    });
+    assert_eq!(last, Some(read < pieces), "{ways:?}");
+    net.receive_of(FLOW, 1 << 18);
+    net.send(FLOW, 1 << 18, CompletionLevel::Delivery);
+    let before = net.cma_bytes;
+    net.settle(300);
+    assert_eq!(net.cma_bytes, before + (1 << 18), "longer ones are read");
     net.check();
 }

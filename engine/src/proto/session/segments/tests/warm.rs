@@ -53,7 +53,7 @@ impl Wire {
     fn fill(&mut self, core: &mut Core) {
         loop {
             while let Some(id) = core.poll_waiting() {
-                match core.stage(id) {
+                match core.stage(id, 0) {
                     Staged::Eager { room, .. } | Staged::Rts { room } | Staged::Source { room } => {
                         room.fill(7)
                     }
