@@ -7,21 +7,25 @@
 
 use super::super::late::AtRest;
 use super::serving::Serving;
-use crate::proto::context::Cx;
 use crate::proto::faster_of_two::{FasterOfTwo, RunBytes, Way};
 use crate::proto::session::Session;
+use crate::proto::session::segments::CLASSES;
+#[cfg(doc)]
+use crate::proto::session::segments::SendProtocol;
 
-/// Runs of messages: 16 of 64 KiB are timed.
-const RUN_BYTES: RunBytes = RunBytes { settle: 256 << 10, timed: 1 << 20 };
+/// Runs of messages: 64 of 64 KiB are timed, as many as are often sent at once.
+const RUN_BYTES: RunBytes = RunBytes { settle: 1 << 20, timed: 4 << 20 };
 
 /// A message that the peer has pulled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServedMessage {
-    pub(super) length: u64,
+    length: u64,
     /// The peer could read it.
-    pub(super) is_read: bool,
-    /// From its RTS to DONE.
-    pub(super) elapsed_ns: u64,
+    is_read: bool,
+    /// When its RTS was staged.
+    begun_ns: u64,
+    /// When DONE came.
+    done_ns: u64,
 }
 
 impl ServedMessage {
@@ -29,37 +33,90 @@ impl ServedMessage {
     /// known when it began.
     pub(super) fn of(serving: &Serving, length: u64, now_ns: u64) -> Option<Self> {
         let (begun_ns, is_read) = (serving.begun_ns(), serving.is_readable());
-        let elapsed_ns = now_ns.saturating_sub(begun_ns);
-        (begun_ns > 0).then_some(Self { length, is_read, elapsed_ns })
+        (begun_ns > 0).then_some(Self { length, is_read, begun_ns, done_ns: now_ns })
     }
 }
 
 /// See the module. Pieces are the first way.
 #[derive(Debug)]
-pub(super) struct LocalPulls(FasterOfTwo);
+pub(super) struct LocalPulls {
+    /// By class ([`SendProtocol::class_of`]).
+    faster: [FasterOfTwo; CLASSES],
+    /// When the latest message ended.
+    done_ns: u64,
+}
+
+impl LocalPulls {
+    const fn new() -> Self {
+        Self { faster: [const { FasterOfTwo::new(RUN_BYTES) }; CLASSES], done_ns: 0 }
+    }
+
+    /// Handles a message of a class; returns whether the next ones go in pieces. Several are under
+    /// way at once: each takes the time since the one before.
+    fn handle(&mut self, class: usize, message: &ServedMessage) -> bool {
+        let way = if message.is_read { Way::Second } else { Way::First };
+        let since_ns = message.begun_ns.max(self.done_ns);
+        self.done_ns = message.done_ns;
+        let elapsed_ns = message.done_ns.saturating_sub(since_ns);
+        // A read leaves the sender's core to its program: pieces have to be faster by an eighth.
+        let elapsed_ns = if message.is_read { elapsed_ns } else { elapsed_ns / 8 * 9 };
+        let faster = &mut self.faster[class];
+        faster.handle_sent(way, message.length, elapsed_ns);
+        faster.way() == Way::First
+    }
+}
 
 impl Default for LocalPulls {
     fn default() -> Self {
-        Self(FasterOfTwo::new(RUN_BYTES))
+        Self::new()
     }
 }
 
 impl AtRest for LocalPulls {
-    const AT_REST: &'static Self = &Self(FasterOfTwo::new(RUN_BYTES));
+    const AT_REST: &'static Self = &Self::new();
 }
 
 impl Session {
     /// Handles a message that the peer has pulled: the next ones of such a length go by the faster
     /// way.
-    pub(super) fn note_served(&mut self, cx: &Cx<'_>, message: &ServedMessage) {
-        let limits = cx.shared.rendezvous.limits();
-        if !self.segments.protocol().is_either_way(message.length, limits) {
-            return;
+    pub(super) fn note_served(&mut self, message: &ServedMessage) {
+        if let Some(class) = self.segments.protocol().class_of(message.length) {
+            let are_pieces = self.rendezvous.local_pulls.handle(class, message);
+            self.segments.protocol_mut().set_pieces(class, are_pieces);
         }
-        let LocalPulls(faster) = &mut *self.rendezvous.local_pulls;
-        let way = if message.is_read { Way::Second } else { Way::First };
-        faster.handle_sent(way, message.length, message.elapsed_ns);
-        let are_pieces = faster.way() == Way::First;
-        self.segments.protocol_mut().set_pieces(are_pieces, limits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns whether windows of 32 messages of a class, of 64 KiB, go in pieces at last, where
+    /// each message takes these times.
+    fn are_pieces(pulls: &mut LocalPulls, class: usize, pieces_ns: u64, read_ns: u64) -> bool {
+        let mut now_ns = pulls.done_ns + 1;
+        let mut are_pieces = true;
+        for _ in 0..40 {
+            let begun_ns = now_ns;
+            for _ in 0..32 {
+                let is_read = !are_pieces;
+                now_ns += if is_read { read_ns } else { pieces_ns };
+                let message = ServedMessage { length: 1 << 16, is_read, begun_ns, done_ns: now_ns };
+                are_pieces = pulls.handle(class, &message);
+            }
+            // The program computes.
+            now_ns += 1_000_000;
+        }
+        assert!(pulls.faster[class].is_decided());
+        are_pieces
+    }
+
+    #[test]
+    fn messages_of_a_window_take_the_time_since_the_one_before() {
+        let mut pulls = LocalPulls::new();
+        assert!(are_pieces(&mut pulls, 0, 3000, 7000));
+        assert!(!are_pieces(&mut pulls, 2, 7000, 6000), "each class has its own");
+        assert!(are_pieces(&mut pulls, 7, 5000, 6000));
+        assert!(!are_pieces(&mut pulls, 1, 5600, 6000), "not by an eighth");
     }
 }

@@ -460,10 +460,10 @@ impl Core {
                 let count = serving.unsolicited_count();
                 let served = ServedMessage::of(serving, operation.length, now_ns);
                 self.finish_serving(id, effects);
-                self.with(slot, |it, cx| {
+                self.with(slot, |it, _| {
                     it.rendezvous.note_arrived(count);
                     if let Some(served) = served {
-                        it.note_served(&cx, &served);
+                        it.note_served(&served);
                     }
                 });
             }

@@ -82,6 +82,7 @@ pub(in crate::proto) use self::alone::Alone;
 pub(crate) use self::alone::{PostedFrame, PostedMessage, PostedPut};
 pub(crate) use self::outgoing::{Asks, Outgoing, append_segment};
 pub(crate) use self::placed::{Beginning, PlacedMessage};
+pub(in crate::proto) use self::protocol::CLASSES;
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
 pub(crate) use self::segment::StagingLimits;
 pub(crate) use self::slots::SegmentId;

@@ -22,6 +22,9 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 /// over all of its bytes, which at 8 KiB costs more than the stream does.
 const SHORT_FRAME_BYTES_MAX: usize = 2048;
 
+/// Classes of lengths that are pulled either way, at most.
+pub(in crate::proto) const CLASSES: usize = 8;
+
 /// What a session can do. What follows from that is in its [`SendProtocol`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Capabilities {
@@ -116,9 +119,10 @@ pub(crate) struct SendProtocol {
     pull: [PullMethod; 2],
     /// The longest of the shorter ones.
     pull_short_max: u32,
-    /// What that may become, as pieces of longer messages turn out to be faster than reads; 0: it
-    /// stays.
-    pieces_max: u32,
+    /// The longest of those that are pulled either way, as measured; 0: there are none.
+    either_max: u32,
+    /// Classes of these that are pulled as the shorter ones ([`Self::class_of`]), a bit each.
+    shorter_classes: u8,
     /// As [`Self::transport`].
     transport: Option<Transport>,
 }
@@ -131,7 +135,8 @@ impl SendProtocol {
         stream_shared_max: 0,
         pull: [PullMethod::Lanes; 2],
         pull_short_max: 0,
-        pieces_max: 0,
+        either_max: 0,
+        shorter_classes: 0,
         transport: Some(Transport::Stream),
     };
 
@@ -164,14 +169,15 @@ impl SendProtocol {
         };
         // Two copies of a short message by the ring are faster than one by a system call.
         let pull_short_max = if in_pieces { limits.by_ring_max() } else { 0 };
-        let pieces_max = if in_pieces && from_memory { limits.by_ring_at_most() } else { 0 };
+        let either_max = if in_pieces && from_memory { limits.by_ring_at_most() } else { 0 };
         Self {
             segment_max,
             stream_max: stream_max as u32,
             stream_shared_max: stream_shared_max as u32,
             pull: if from_memory { [other, PullMethod::Memory] } else { [other; 2] },
             pull_short_max,
-            pieces_max,
+            either_max,
+            shorter_classes: 0,
             transport,
         }
     }
@@ -199,19 +205,23 @@ impl SendProtocol {
     /// Returns how the receiver pulls a message of `length` bytes.
     #[inline]
     pub(crate) fn pull_method(&self, length: u64) -> PullMethod {
-        self.pull[usize::from(length > self.pull_short_max.into())]
+        let is_longer = length > self.pull_short_max.into()
+            && self.class_of(length).is_none_or(|class| self.shorter_classes >> class & 1 == 0);
+        self.pull[usize::from(is_longer)]
     }
 
-    /// Returns whether measurement decides how the receiver gets a message of `length` bytes: in
-    /// pieces, or by a read.
-    pub(in crate::proto) fn is_either_way(&self, length: u64, limits: &PullLimits) -> bool {
-        length > limits.by_ring_max().into() && length <= self.pieces_max.into()
+    /// Returns the class of a message of `length` bytes that is pulled either way, as measured: up
+    /// to twice, four times ... the longest of the shorter ones. `None`: it is pulled one way.
+    pub(in crate::proto) fn class_of(&self, length: u64) -> Option<usize> {
+        let shorter = u64::from(self.pull_short_max);
+        let is_either = length > shorter && length <= self.either_max.into();
+        is_either.then(|| ((length - 1) / shorter).ilog2() as usize)
     }
 
-    /// Sets how it gets those messages.
-    pub(in crate::proto) fn set_pieces(&mut self, are_pieces: bool, limits: &PullLimits) {
-        debug_assert!(self.pieces_max > 0, "otherwise there is no choice");
-        self.pull_short_max = if are_pieces { self.pieces_max } else { limits.by_ring_max() };
+    /// Sets whether messages of a class are pulled as the shorter ones, in pieces.
+    pub(in crate::proto) fn set_pieces(&mut self, class: usize, are_pieces: bool) {
+        let bit = 1 << class;
+        self.shorter_classes = self.shorter_classes & !bit | if are_pieces { bit } else { 0 };
     }
 
     /// Returns how the receiver gets what it cannot read from the sender's memory.
@@ -234,8 +244,13 @@ impl SendProtocol {
     pub(crate) fn ranges(&self, eager_limit: u64) -> Vec<(u64, Route)> {
         let eager = [(self.segment_max, Route::Segment), (self.stream_max, Route::Stream)];
         let eager = eager.map(|(longest, route)| (u64::from(longest).min(eager_limit), route));
-        let [shorter, longer] = self.pull.map(Route::Pull);
-        let pulled = [(self.pull_short_max.into(), shorter), (u64::MAX, longer)];
+        let shorter = u64::from(self.pull_short_max);
+        let doubled = (1..=CLASSES).map(|class| shorter << class);
+        let bounds = std::iter::once(shorter)
+            .chain(doubled.take_while(|&longest| longest <= self.either_max.into()))
+            .chain((self.either_max > self.pull_short_max).then(|| self.either_max.into()))
+            .chain([u64::MAX]);
+        let pulled = bounds.map(|longest| (longest, Route::Pull(self.pull_method(longest))));
         let mut ranges: Vec<(u64, Route)> = Vec::new();
         for (longest, route) in eager.into_iter().chain(pulled) {
             match ranges.last_mut() {
@@ -359,21 +374,30 @@ mod tests {
     #[test]
     fn longer_messages_of_a_ring_go_in_pieces_where_these_are_faster_than_reads() {
         let able = Capabilities { has_ring: true, has_cma: true, ..Capabilities::default() };
-        let limits = limits();
         let mut table = protocol(able, RING);
         let before = table;
-        assert!(!table.is_either_way(PIECES_MAX, &limits));
-        assert!(table.is_either_way(PIECES_MAX + 1, &limits));
-        assert!(!table.is_either_way(4 * PIECES_MAX + 1, &limits));
-        table.set_pieces(true, &limits);
-        let pieces = Route::Pull(PullMethod::Pieces);
-        let memory = Route::Pull(PullMethod::Memory);
+        let classes = [1, 2, 3, 4, 5].map(|times| table.class_of(times * PIECES_MAX));
+        assert_eq!(classes, [None, Some(0), Some(1), Some(1), None]);
+        assert_eq!(table.class_of(PIECES_MAX + 1), Some(0));
+        let (pieces, memory) = (Route::Pull(PullMethod::Pieces), Route::Pull(PullMethod::Memory));
         let segment = (in_segment(RING), Route::Segment);
+        table.set_pieces(1, true);
+        assert_eq!(
+            rows(&table),
+            [
+                segment,
+                (PIECES_MAX, pieces),
+                (2 * PIECES_MAX, memory),
+                (4 * PIECES_MAX, pieces),
+                (u64::MAX, memory)
+            ]
+        );
+        table.set_pieces(0, true);
         assert_eq!(rows(&table), [segment, (4 * PIECES_MAX, pieces), (u64::MAX, memory)]);
-        table.set_pieces(false, &limits);
+        (0..2).for_each(|class| table.set_pieces(class, false));
         assert_eq!(table, before);
         let alone = protocol(Capabilities { has_cma: false, ..able }, RING);
-        assert!(!alone.is_either_way(PIECES_MAX + 1, &limits), "there is one way");
+        assert_eq!(alone.class_of(PIECES_MAX + 1), None, "there is one way");
     }
 
     /// RR-SUM-1
