@@ -28,6 +28,7 @@ use crate::wire::{
     frame,
 };
 
+mod advice;
 mod checksums;
 mod claims;
 mod closing;

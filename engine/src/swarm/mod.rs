@@ -7,6 +7,8 @@
 
 #[cfg(test)]
 mod absence;
+#[cfg(test)]
+mod advice;
 mod at_rest;
 mod attacker;
 #[cfg(test)]

@@ -1,9 +1,13 @@
 //! How often epoll is called.
 
+use std::io::Write;
+use std::net::TcpStream;
+
 use zeroize::Zeroizing;
 
 use super::*;
 use crate::driver::traits::LocalPeer;
+use crate::memory::Buffer;
 use crate::settings::SharedMemory;
 
 /// Longer than any test takes.
@@ -40,7 +44,7 @@ fn idle_driver_sees_an_event_and_polls_often_again() {
     driver.listen(listener).unwrap();
     calls(&mut driver, BUSY_POLLS);
     // The kernel has completed the connection when this returns.
-    let _stream = std::net::TcpStream::connect(address).unwrap();
+    let _stream = TcpStream::connect(address).unwrap();
     std::thread::sleep(EPOLL_EVERY);
     let mut events = Vec::new();
     driver.poll(&mut events).unwrap();
@@ -84,7 +88,7 @@ fn sleep_and_event_end_the_longer_interval() {
     driver.listen(listener).unwrap();
     calls(&mut driver, BUSY_POLLS);
     driver.epoll_doublings = EPOLL_DOUBLINGS_MAX;
-    let _stream = std::net::TcpStream::connect(address).unwrap();
+    let _stream = TcpStream::connect(address).unwrap();
     driver.epoll_polled_at = Instant::now() - LONG;
     let mut events = Vec::new();
     driver.poll(&mut events).unwrap();
@@ -139,4 +143,117 @@ fn interval_of_epoll_calls_doubles_up_to_a_limit_with_rings() {
         driver.poll(&mut events).unwrap();
     }
     assert_eq!(driver.epoll_doublings, 0, "{events:?}");
+}
+
+/// Polls and calls epoll until this holds.
+fn poll_until(driver: &mut SocketsDriver, holds: impl Fn(&SocketsDriver, &[DriverEvent]) -> bool) {
+    let (begin, mut events) = (Instant::now(), Vec::new());
+    while !holds(driver, &events) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{events:?}");
+        driver.epoll_polled_at = Instant::now() - LONG;
+        driver.poll(&mut events).unwrap();
+    }
+}
+
+/// Returns a driver that calls epoll rarely, and its lane, which is read without a watch.
+fn with_lane() -> (SocketsDriver, LaneKey, TcpStream) {
+    let mut driver = SocketsDriver::open(&DriverConfig::default()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let key = driver.connect(listener.local_addr().unwrap(), 0, None).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    poll_until(
+        &mut driver,
+        |_, events| matches!(events, [DriverEvent::Connected { lane }] if *lane == key),
+    );
+    be_idle(&mut driver, key);
+    (driver, key, peer)
+}
+
+/// Reads all that has arrived on a lane, and polls until the driver calls epoll rarely.
+fn be_idle(driver: &mut SocketsDriver, key: LaneKey) {
+    while driver.recv(key, &mut [0; 64]).is_ok() {}
+    assert!(!driver.lanes.get(key).unwrap().ready[READ]);
+    calls(driver, BUSY_POLLS);
+    assert_eq!(driver.idle_polls, BUSY_POLLS);
+}
+
+/// Returns the calls of the next polls, without those of which the time has come.
+fn calls_soon(driver: &mut SocketsDriver) -> u64 {
+    driver.epoll_polled_at = Instant::now() + LONG;
+    calls(driver, BUSY_POLLS + 6)
+}
+
+#[test]
+fn event_of_a_lane_that_is_read_without_does_not_make_the_next_polls_call_epoll() {
+    let (mut driver, key, mut peer) = with_lane();
+    for _ in 0..3 {
+        peer.write_all(b"unawaited").unwrap();
+        poll_until(&mut driver, |it, _| it.lanes.get(key).unwrap().ready[READ]);
+        assert_eq!(calls_soon(&mut driver), 0);
+        be_idle(&mut driver, key);
+    }
+    // Nor does the end of the stream.
+    drop(peer);
+    poll_until(&mut driver, |it, _| it.lanes.get(key).unwrap().ready[READ]);
+    assert_eq!(calls_soon(&mut driver), 0);
+    assert_eq!(driver.recv(key, &mut [0; 64]).unwrap(), 0);
+}
+
+#[test]
+fn event_of_a_watched_lane_is_reported_and_makes_the_next_polls_call_epoll() {
+    let (mut driver, key, mut peer) = with_lane();
+    for _ in 0..3 {
+        driver.watch(key, Interest::Readable).unwrap();
+        // Watching does so, too.
+        assert_eq!(calls_soon(&mut driver), BUSY_POLLS.into());
+        peer.write_all(b"awaited").unwrap();
+        poll_until(
+            &mut driver,
+            |_, events| matches!(events, [DriverEvent::Readable { lane }] if *lane == key),
+        );
+        assert_eq!(calls_soon(&mut driver), BUSY_POLLS.into());
+        be_idle(&mut driver, key);
+    }
+}
+
+/// The watch begins after the event.
+#[test]
+fn event_that_nothing_awaited_is_reported_to_a_later_watch() {
+    let (mut driver, key, mut peer) = with_lane();
+    peer.write_all(b"unawaited").unwrap();
+    poll_until(&mut driver, |it, _| it.lanes.get(key).unwrap().ready[READ]);
+    assert_eq!(calls_soon(&mut driver), 0);
+    driver.watch(key, Interest::Readable).unwrap();
+    let mut events = Vec::new();
+    driver.poll(&mut events).unwrap();
+    let is_it = matches!(events[..], [DriverEvent::Readable { lane }] if lane == key);
+    assert!(is_it, "{events:?}");
+    // Once.
+    calls(&mut driver, 3);
+}
+
+#[test]
+fn event_of_a_lane_with_a_chunk_makes_the_next_polls_call_epoll() {
+    let (mut driver, key, mut peer) = with_lane();
+    let mut buffer = Buffer::Heap(vec![0; 64]);
+    let shape = buffer.shape_for_recv().unwrap();
+    // SAFETY: the lane is closed before the buffer is dropped.
+    unsafe { driver.recv_chunk(key, &shape, 0, 64) };
+    assert_eq!(calls_soon(&mut driver), BUSY_POLLS.into());
+    peer.write_all(b"a part of a chunk").unwrap();
+    let idle = driver.idle_polls;
+    poll_until(&mut driver, |it, _| it.idle_polls < idle);
+    driver.close(key, CloseMode::Reset);
+}
+
+#[test]
+fn unawaited_event_leaves_the_polls_that_another_one_has_begun() {
+    let (mut driver, key, mut peer) = with_lane();
+    driver.poll_epoll_soon();
+    assert_eq!(calls(&mut driver, 10), 10);
+    peer.write_all(b"unawaited").unwrap();
+    poll_until(&mut driver, |it, _| it.lanes.get(key).unwrap().ready[READ]);
+    let left = u64::from(BUSY_POLLS - driver.idle_polls);
+    assert!(left > 0 && left <= u64::from(BUSY_POLLS) - 10);
+    assert_eq!(calls_soon(&mut driver), left);
 }

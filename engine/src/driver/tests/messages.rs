@@ -91,6 +91,33 @@ pub(super) fn watched_for_reading_once(variant: &Variant) {
     host.expect_quiet();
 }
 
+/// A lane may be read without a watch, and be watched when it has nothing more.
+pub(super) fn watched_after_its_event(variant: &Variant) {
+    let mut host = Host::new(variant);
+    let (lane, mut peer) = host.lane_to_outside();
+    for round in 0..3 {
+        peer.write_all(b"12345678").unwrap();
+        host.expect_quiet();
+        if round > 0 {
+            host.watch(lane, Interest::Readable);
+            host.expect("Readable", |e| is_readable(e, lane));
+        }
+        assert_eq!(host.driver.recv(lane, &mut [0; 16]).unwrap(), 8);
+        let error = host.driver.recv(lane, &mut [0; 16]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        host.watch(lane, Interest::Readable);
+        host.expect_quiet();
+        peer.write_all(b"1234").unwrap();
+        host.expect("Readable", |e| is_readable(e, lane));
+        host.expect_quiet();
+        assert_eq!(host.driver.recv(lane, &mut [0; 16]).unwrap(), 4);
+        let error = host.driver.recv(lane, &mut [0; 16]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
+    host.close(lane, CloseMode::Graceful);
+    host.expect_closed(lane);
+}
+
 pub(super) fn watched_for_writing_once(variant: &Variant) {
     let mut host = Host::new(variant);
     let (lane, mut peer) = host.lane_to_outside();

@@ -141,6 +141,7 @@ contract! {
     all_but_faulty {
         messages::bytes_arrive_in_order_until_the_stream_ends,
         messages::watched_for_reading_once,
+        messages::watched_after_its_event,
         waiting::armed_driver_signals_its_wake_descriptor,
         messages::end_and_reset_are_readable,
         endings::shutdown_delivers_what_was_sent,

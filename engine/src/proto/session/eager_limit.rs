@@ -173,7 +173,8 @@ impl EagerLimit {
     /// Returns the same limits, of which both sides accept up to `most` bytes.
     #[cfg(test)]
     pub(crate) fn with_most(self, most: u32) -> Self {
-        Self { own: self.own, ..Self::new(self.own.min(most), None) }
+        let least = self.is_advised().then_some(self.least);
+        Self { own: self.own, ..Self::new(self.own.min(most), least) }
     }
 
     /// Returns the class for a grant.

@@ -1,5 +1,6 @@
 //! Tests of the message layer over a network that loses, duplicates and reorders.
 
+mod advice;
 mod bulk;
 mod chaos;
 mod cma;
