@@ -2,7 +2,7 @@
 //! registered sends over veth report it and can still be faster).
 
 use super::traits::SendMode;
-use crate::proto::faster_of_two::{FasterOfTwo, RunBytes, Way};
+use crate::proto::faster_of_two::{Alternative, FasterOfTwo, RunBytes};
 
 /// Runs of chunks: the socket still holds those of the other mode at the start of one.
 const RUN_BYTES: RunBytes = RunBytes { settle: 1 << 20, timed: 4 << 20 };
@@ -36,16 +36,16 @@ impl SendModeSelector {
         match (self.policy, self.faster.way()) {
             (Policy::Always(mode), _) => mode,
             (Policy::Measure, _) if length < CHUNK_BYTES_MIN => SendMode::Copy,
-            (Policy::Measure, Way::First) => SendMode::ZeroCopy,
-            (Policy::Measure, Way::Second) => SendMode::Copy,
+            (Policy::Measure, Alternative::First) => SendMode::ZeroCopy,
+            (Policy::Measure, Alternative::Second) => SendMode::Copy,
         }
     }
 
     /// Handles the sending time of a chunk of `length` bytes, sent by `mode` in `elapsed_ns`.
     pub(crate) fn handle_sent(&mut self, mode: SendMode, length: u32, elapsed_ns: u64) {
         let way = match mode {
-            SendMode::ZeroCopy => Way::First,
-            SendMode::Copy | SendMode::CopyMore => Way::Second,
+            SendMode::ZeroCopy => Alternative::First,
+            SendMode::Copy | SendMode::CopyMore => Alternative::Second,
         };
         if self.policy == Policy::Measure && length >= CHUNK_BYTES_MIN {
             self.faster.handle_sent(way, length.into(), elapsed_ns);

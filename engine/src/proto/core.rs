@@ -177,7 +177,9 @@ impl Core {
                 if session.epoch() == message.epoch || planted!(ForgetEpoch) =>
             {
                 session.return_credit(&mut cx, payload_bytes);
-                if session.has_grown_window(&cx.shared.offers) {
+                let segments = session.segments();
+                let wanted = segments.eager_limit().wanted_window();
+                if segments.receive_credits().has_grown(&cx.shared.offers, wanted) {
                     self.shrink_windows(message.session);
                 }
             }

@@ -19,12 +19,12 @@ pub(crate) struct RunBytes {
 
 /// One of the two ways.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Alternative {
     First,
     Second,
 }
 
-impl Way {
+impl Alternative {
     fn other(self) -> Self {
         match self {
             Self::First => Self::Second,
@@ -37,7 +37,7 @@ impl Way {
 #[derive(Debug)]
 pub(crate) struct FasterOfTwo {
     run_bytes: RunBytes,
-    way: Way,
+    way: Alternative,
     /// Completed runs, both ways together; `2 * RUNS`: decided.
     runs: u32,
     /// Bytes since the run, or the decision, began.
@@ -48,15 +48,15 @@ pub(crate) struct FasterOfTwo {
 }
 
 impl FasterOfTwo {
-    /// Begins with [`Way::First`].
+    /// Begins with [`Alternative::First`].
     pub(crate) const fn new(run_bytes: RunBytes) -> Self {
         let (runs, bytes, elapsed_ns) = (0, 0, 0);
-        Self { run_bytes, way: Way::First, runs, bytes, elapsed_ns, best_ns: [u64::MAX; 2] }
+        Self { run_bytes, way: Alternative::First, runs, bytes, elapsed_ns, best_ns: [u64::MAX; 2] }
     }
 
     /// Returns the way of the next bytes.
     #[inline]
-    pub(crate) fn way(&self) -> Way {
+    pub(crate) fn way(&self) -> Alternative {
         self.way
     }
 
@@ -67,7 +67,7 @@ impl FasterOfTwo {
     }
 
     /// Handles `length` bytes that went by `way` in `elapsed_ns`.
-    pub(crate) fn handle_sent(&mut self, way: Way, length: u64, elapsed_ns: u64) {
+    pub(crate) fn handle_sent(&mut self, way: Alternative, length: u64, elapsed_ns: u64) {
         // The last bytes of a run may arrive after the next run began.
         if way != self.way {
             return;
@@ -100,8 +100,8 @@ impl FasterOfTwo {
         (self.bytes, self.elapsed_ns) = (0, 0);
         let [first_ns, second_ns] = self.best_ns;
         self.way = match self.runs == 2 * RUNS {
-            true if second_ns < first_ns => Way::Second,
-            true => Way::First,
+            true if second_ns < first_ns => Alternative::Second,
+            true => Alternative::First,
             false => self.way.other(),
         };
     }
@@ -118,7 +118,9 @@ mod tests {
 
     #[test]
     fn faster_way_is_kept_and_both_are_tried_again_later() {
-        for (first_ns, second_ns, winner) in [(50, 100, Way::First), (100, 50, Way::Second)] {
+        for (first_ns, second_ns, winner) in
+            [(50, 100, Alternative::First), (100, 50, Alternative::Second)]
+        {
             let mut faster = FasterOfTwo::new(RUN_BYTES);
             let (mut last_loser, mut count) = (0, 0);
             let mut send = |faster: &mut FasterOfTwo| {
@@ -127,7 +129,7 @@ mod tests {
                     last_loser = count;
                 }
                 count += 1;
-                let cost = if way == Way::First { first_ns } else { second_ns };
+                let cost = if way == Alternative::First { first_ns } else { second_ns };
                 faster.handle_sent(way, BYTES, cost * 1000);
             };
             while !faster.is_decided() {
@@ -148,11 +150,11 @@ mod tests {
         let mut faster = FasterOfTwo::new(RUN_BYTES);
         for number in 0..TRIAL {
             let way = faster.way();
-            let base = if way == Way::First { 30_000 } else { 40_000 };
+            let base = if way == Alternative::First { 30_000 } else { 40_000 };
             // A descheduling in the first run of the faster one.
             faster.handle_sent(way, BYTES, if number < 20 { base + 4_000_000 } else { base });
         }
-        assert_eq!(faster.way(), Way::First);
+        assert_eq!(faster.way(), Alternative::First);
     }
 
     #[test]
@@ -162,7 +164,7 @@ mod tests {
             faster.handle_sent(faster.way(), BYTES, 1000);
         }
         assert!(faster.is_decided());
-        assert_eq!(faster.way(), Way::First);
+        assert_eq!(faster.way(), Alternative::First);
     }
 
     #[test]
@@ -171,6 +173,6 @@ mod tests {
         for _ in 0..TRIAL {
             faster.handle_sent(faster.way().other(), BYTES, 1);
         }
-        assert_eq!((faster.way(), faster.is_decided()), (Way::First, false));
+        assert_eq!((faster.way(), faster.is_decided()), (Alternative::First, false));
     }
 }

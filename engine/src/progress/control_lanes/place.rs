@@ -14,7 +14,7 @@ use crate::proto::session::segments::{Beginning, PlacedMessage};
 const EMPTY_READS_MAX: u32 = 4;
 
 /// Where the beginning of a message is.
-pub(super) enum Begun {
+pub(super) enum BeginningAt {
     /// In its receive, where the rest is received.
     InPlace(Box<MessageInPlace>),
     /// With other segments: it has a receive, but little of it is missing.
@@ -49,28 +49,28 @@ impl LaneCx<'_> {
 
     /// Copies the beginning of a message to its receive, if the rest is to be received there.
     /// `bytes`: all received ones of its segment.
-    pub(super) fn place_beginning(&mut self, session: u32, bytes: &[u8]) -> Begun {
+    pub(super) fn place_beginning(&mut self, session: u32, bytes: &[u8]) -> BeginningAt {
         if bytes.is_empty() {
-            return Begun::Nowhere;
+            return BeginningAt::Nowhere;
         }
         let message = match self.core.find_receive(session, bytes) {
             Some(Beginning::Placed(message)) => message,
-            Some(Beginning::AlmostWhole) => return Begun::AlmostWhole,
-            None => return Begun::Nowhere,
+            Some(Beginning::AlmostWhole) => return BeginningAt::AlmostWhole,
+            None => return BeginningAt::Nowhere,
         };
         let payload = &bytes[message.head().len()..];
         if !self.completions.begin_placed(session, message.receive(), payload) {
-            return Begun::Nowhere;
+            return BeginningAt::Nowhere;
         }
         let at = payload.len();
-        Begun::InPlace(Box::new(MessageInPlace { message, at, is_duplicate: false }))
+        BeginningAt::InPlace(Box::new(MessageInPlace { message, at, is_duplicate: false }))
     }
 }
 
 impl ControlLanes {
     /// Receives more of a message into its receive, and handles the message once it is whole.
-    /// `has_read`: a read of this lane has brought bytes in this turn. `None`: there is no such message, or none any more; what has arrived of it is where that of
-    /// other segments is.
+    /// `has_read`: a read of this lane has brought bytes in this turn. `None`: there is no such
+    /// message, or none any more; what has arrived of it is where that of other segments is.
     #[inline]
     pub(super) fn receive_in_place(
         &mut self,

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 
 use super::ControlLanes;
-use super::place::Begun;
+use super::place::BeginningAt;
 use crate::progress::context::LaneCx;
 use crate::proto::paths::Paths;
 use crate::wire::FrameError;
@@ -101,9 +101,9 @@ impl ControlLanes {
             }
             control.stops_at_heads &= used == 0 || have > 0;
             let begun = cx.place_beginning(session, &bytes[used..]);
-            control.stops_at_heads |= !matches!(begun, Begun::Nowhere);
+            control.stops_at_heads |= !matches!(begun, BeginningAt::Nowhere);
             match begun {
-                Begun::InPlace(in_place) => {
+                BeginningAt::InPlace(in_place) => {
                     control.partial.clear();
                     control.in_place = Some(in_place);
                 }

@@ -294,10 +294,22 @@ impl ReceiveCredits {
 
     /// Returns whether a window is longer than the session keeps it.
     #[inline]
-    fn has_grown(&self, offers: &Offers, wanted: u32) -> bool {
+    pub(in crate::proto) fn has_grown(&self, offers: &Offers, wanted: u32) -> bool {
         let kept = Self::kept_windows(offers, wanted);
         let [envelopes, bytes] = self.both();
         envelopes.window() > kept.0 || bytes.window() > kept.1
+    }
+
+    /// Adapts the window of bytes to what the session should have for the messages that the peer is
+    /// advised to send eagerly. Returns `true` if the limit is to be announced.
+    ///
+    /// RR-CREDIT-5.
+    pub(super) fn adapt(&mut self, offers: &mut Offers, wanted: u32) -> bool {
+        let is_extended = offers.extend_to(self.both_mut()[1], wanted);
+        if !is_extended && self.has_grown(offers, wanted) {
+            self.shrink(offers, wanted);
+        }
+        is_extended
     }
 
     /// Shrinks the windows to what the session keeps: what they have grown by is free again.
@@ -325,13 +337,6 @@ impl Cx<'_> {
 }
 
 impl Session {
-    /// Returns whether a window is longer than it stays once unexpected messages are received.
-    #[inline]
-    pub(in crate::proto) fn has_grown_window(&self, offers: &Offers) -> bool {
-        let wanted = self.segments.eager_limit().wanted_window();
-        self.segments.receive_credits().has_grown(offers, wanted)
-    }
-
     /// Notes a message of `length` bytes, whose credit is charged, and whether its receive was
     /// posted. If it was, or no other message waits for its receive, receives keep up with
     /// messages.
@@ -339,20 +344,6 @@ impl Session {
         let [envelopes, _] = self.segments.receive_credits().both();
         let keep_up = is_posted || envelopes.held() == 1;
         self.segments.eager_limit_mut().note_receives(length, keep_up);
-    }
-
-    /// Adapts the window of bytes to the length of messages that the peer is advised to send
-    /// eagerly.
-    ///
-    /// RR-CREDIT-5.
-    pub(super) fn adapt_window(&mut self, cx: &mut Cx<'_>) {
-        let wanted = self.segments.eager_limit().wanted_window();
-        let (offers, credits) = (&mut cx.shared.offers, self.segments.receive_credits_mut());
-        if offers.extend_to(credits.both_mut()[1], wanted) {
-            cx.add_work(Work::Flush);
-        } else if credits.has_grown(offers, wanted) {
-            credits.shrink(offers, wanted);
-        }
     }
 }
 

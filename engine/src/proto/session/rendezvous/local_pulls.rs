@@ -1,17 +1,15 @@
-//! How a peer of this host gets a message that its receiver can read from this process's memory, and
-//! that could be copied through the ring in pieces.
+//! How a peer of this host gets a message that it can read from this process's memory, and that
+//! could be copied through the ring in pieces.
 //!
 //! Pieces are copied twice, by two cores at once; a read is one copy, and a system call that visits
 //! each page. Which one is faster depends on the machine, on whether both processes share a core,
 //! and on what else runs. So both are tried, and the faster one carries the next messages.
 
 use super::super::late::AtRest;
+use super::SessionRendezvous;
 use super::serving::Serving;
-use crate::proto::faster_of_two::{FasterOfTwo, RunBytes, Way};
-use crate::proto::session::Session;
-use crate::proto::session::segments::CLASSES;
-#[cfg(doc)]
-use crate::proto::session::segments::SendProtocol;
+use crate::proto::faster_of_two::{Alternative, FasterOfTwo, RunBytes};
+use crate::proto::session::segments::{CLASSES, SendProtocol};
 
 /// Runs of messages: 64 of 64 KiB are timed, as many as are often sent at once.
 const RUN_BYTES: RunBytes = RunBytes { settle: 1 << 20, timed: 4 << 20 };
@@ -54,7 +52,7 @@ impl LocalPulls {
     /// Handles a message of a class; returns whether the next ones go in pieces. Several are under
     /// way at once: each takes the time since the one before.
     fn handle(&mut self, class: usize, message: &ServedMessage) -> bool {
-        let way = if message.is_read { Way::Second } else { Way::First };
+        let way = if message.is_read { Alternative::Second } else { Alternative::First };
         let since_ns = message.begun_ns.max(self.done_ns);
         self.done_ns = message.done_ns;
         let elapsed_ns = message.done_ns.saturating_sub(since_ns);
@@ -62,7 +60,7 @@ impl LocalPulls {
         let elapsed_ns = if message.is_read { elapsed_ns } else { elapsed_ns / 8 * 9 };
         let faster = &mut self.faster[class];
         faster.handle_sent(way, message.length, elapsed_ns);
-        faster.way() == Way::First
+        faster.way() == Alternative::First
     }
 }
 
@@ -76,13 +74,13 @@ impl AtRest for LocalPulls {
     const AT_REST: &'static Self = &Self::new();
 }
 
-impl Session {
+impl SessionRendezvous {
     /// Handles a message that the peer has pulled: the next ones of such a length go by the faster
     /// way.
-    pub(super) fn note_served(&mut self, message: &ServedMessage) {
-        if let Some(class) = self.segments.protocol().class_of(message.length) {
-            let are_pieces = self.rendezvous.local_pulls.handle(class, message);
-            self.segments.protocol_mut().set_pieces(class, are_pieces);
+    pub(super) fn note_served(&mut self, protocol: &mut SendProtocol, message: &ServedMessage) {
+        if let Some(class) = protocol.class_of(message.length) {
+            let are_pieces = self.local_pulls.handle(class, message);
+            protocol.set_pieces(class, are_pieces);
         }
     }
 }

@@ -463,7 +463,7 @@ impl Core {
                 self.with(slot, |it, _| {
                     it.rendezvous.note_arrived(count);
                     if let Some(served) = served {
-                        it.note_served(&served);
+                        it.rendezvous.note_served(it.segments.protocol_mut(), &served);
                     }
                 });
             }

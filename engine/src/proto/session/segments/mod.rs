@@ -346,7 +346,7 @@ impl Segments {
     }
 
     /// Returns the limits on what the peer may be sent eagerly, as it advises.
-    pub(super) fn eager_limit(&self) -> &EagerLimit {
+    pub(in crate::proto) fn eager_limit(&self) -> &EagerLimit {
         &self.eager_limit
     }
 
@@ -390,11 +390,6 @@ impl Segments {
         self.slots.len() == 0 || !window::is_before(self.base, end)
     }
 
-    /// Returns the first frame that the peer has not acknowledged.
-    pub(in crate::proto) fn acknowledged_before(&self) -> u32 {
-        self.base
-    }
-
     /// Requests an early acknowledgement of unacknowledged frames: send `id` waits for it.
     pub(in crate::proto) fn request_early_ack(&mut self, id: Id) {
         if self.slots.len() == 0 {
@@ -424,7 +419,7 @@ impl Segments {
     /// Returns the frames before which this side, and the peer, have received all: they change only
     /// while the peer's engine runs.
     pub(in crate::proto) fn frames_received(&self) -> (u32, u32) {
-        (self.expected_frame(), self.acknowledged_before())
+        (self.expected_frame(), self.base)
     }
 
     /// Requests a segment from the peer, to check that the stream is usable.

@@ -75,7 +75,10 @@ impl Session {
             let [_, bytes] = self.segments.receive_credits().both();
             let (window, limit) = (bytes.window(), self.segments.eager_limit_mut());
             limit.handle_lone_chunk(&rate, copy_speed, (lanes, window));
-            self.adapt_window(cx);
+            let wanted = limit.wanted_window();
+            if self.segments.receive_credits_mut().adapt(&mut cx.shared.offers, wanted) {
+                cx.add_work(Work::Flush);
+            }
         }
         cx.shared.rails_mut().shares_mut().note_chunk(
             &self.rails,

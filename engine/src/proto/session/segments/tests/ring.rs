@@ -59,7 +59,7 @@ fn acknowledge(net: &mut Net) -> Vec<RingEntry> {
 /// Returns the segments that an engine keeps, and the first frame that was not acknowledged.
 fn kept(core: &Core) -> (usize, u32) {
     let segments = &core.session(0).unwrap().segments;
-    (segments.outstanding(), segments.acknowledged_before())
+    (segments.outstanding(), segments.frames_received().1)
 }
 
 /// RR-SHM-8
