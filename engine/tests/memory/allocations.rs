@@ -104,9 +104,9 @@ fn warm_messages_do_not_allocate() {
 /// `memory`: the setting `shared_memory`.
 fn exchange_all(memory: &str) {
     let mut two = Two::new(memory);
-    // By shared memory 20 000 bytes go in pieces, and more are read.
+    // By shared memory 20 000 bytes go in pieces, 40 000 either way, and 2 MiB are read.
     let (middle, lengths) = match memory {
-        "auto" => (40_000, &[8, 20_000, 40_000, 1 << 20][..]),
+        "auto" => (2 << 20, &[8, 20_000, 40_000, 2 << 20][..]),
         _ => (16_000, &[8, 16_000, 1 << 20][..]),
     };
     for &length in lengths {

@@ -41,7 +41,7 @@ fn long_messages_are_read_from_a_process_that_stands_still() {
 /// Who sees the other's process id reads: the host what a container sends, and not the reverse.
 #[test]
 fn a_container_shares_rings_and_sends_what_is_read() {
-    const SIZE: usize = 1 << 20;
+    const SIZE: usize = 2 << 20;
     let exchange = |endpoint: &Endpoint<Owned>, peer: Peer, is_first: bool| {
         for number in 10..20 {
             for turn in [is_first, !is_first] {
@@ -74,7 +74,7 @@ fn a_container_shares_rings_and_sends_what_is_read() {
 /// RR-SHM-7
 #[test]
 fn what_a_process_that_is_gone_had_to_send_is_not_received() {
-    const SIZE: usize = 1 << 20;
+    const SIZE: usize = 2 << 20;
     let (child, endpoint, peer) = Child::start(|endpoint, peer| {
         until_read(&endpoint, peer, false);
         let bytes = pattern(5, SIZE);
