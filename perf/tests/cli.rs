@@ -336,7 +336,7 @@ fn the_crossover_is_measured_in_three_ways() {
         assert!(report["crossover_bytes"].as_u64().is_some(), "{report}");
         let limit = report["eager_limit_bytes"].as_u64().unwrap();
         match way {
-            "crossover-eager" => assert_eq!(limit, 131_072),
+            "crossover-eager" => assert_eq!(limit, 262_144),
             "crossover-pulled" => assert_eq!(limit, 0),
             _ => assert_eq!(limit, 65_536),
         }

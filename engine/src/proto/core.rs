@@ -177,11 +177,7 @@ impl Core {
                 if session.epoch() == message.epoch || planted!(ForgetEpoch) =>
             {
                 session.return_credit(&mut cx, payload_bytes);
-                let segments = session.segments();
-                let wanted = segments.eager_limit().wanted_window();
-                if segments.receive_credits().has_grown(&cx.shared.offers, wanted) {
-                    self.shrink_windows(message.session);
-                }
+                self.shrink_grown_windows(message.session);
             }
             _ => {
                 // Its session is closed, but its memory was counted until now.

@@ -7,6 +7,9 @@
 const RUNS: u32 = 3;
 /// Bytes after which both are tried again, since a path can change.
 const RETRY_BYTES: u64 = 4 << 30;
+/// They are tried again, too, where a run costs so many times what the best one of the other way
+/// did.
+const WORSE: u64 = 2;
 
 /// The lengths of runs, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -40,9 +43,12 @@ pub(crate) struct FasterOfTwo {
     way: Alternative,
     /// Completed runs, both ways together; `2 * RUNS`: decided.
     runs: u32,
-    /// Bytes since the run, or the decision, began.
-    bytes: u64,
+    /// Bytes of the run that are not counted, and those that are timed.
+    settled: u64,
+    timed: u64,
     elapsed_ns: u64,
+    /// Bytes since the decision.
+    decided: u64,
     /// Minimum nanoseconds for the timed bytes of a run, by way.
     best_ns: [u64; 2],
 }
@@ -50,8 +56,16 @@ pub(crate) struct FasterOfTwo {
 impl FasterOfTwo {
     /// Begins with [`Alternative::First`].
     pub(crate) const fn new(run_bytes: RunBytes) -> Self {
-        let (runs, bytes, elapsed_ns) = (0, 0, 0);
-        Self { run_bytes, way: Alternative::First, runs, bytes, elapsed_ns, best_ns: [u64::MAX; 2] }
+        Self {
+            run_bytes,
+            way: Alternative::First,
+            runs: 0,
+            settled: 0,
+            timed: 0,
+            elapsed_ns: 0,
+            decided: 0,
+            best_ns: [u64::MAX; 2],
+        }
     }
 
     /// Returns the way of the next bytes.
@@ -61,7 +75,6 @@ impl FasterOfTwo {
     }
 
     /// Returns whether both have been tried.
-    #[cfg(test)]
     pub(crate) fn is_decided(&self) -> bool {
         self.runs == 2 * RUNS
     }
@@ -72,34 +85,36 @@ impl FasterOfTwo {
         if way != self.way {
             return;
         }
-        self.bytes += length;
-        if self.runs == 2 * RUNS {
-            if self.bytes >= RETRY_BYTES {
-                *self = Self::new(self.run_bytes);
-            }
+        if self.settled < self.run_bytes.settle {
+            self.settled += length;
             return;
         }
-        let RunBytes { settle, timed } = self.run_bytes;
-        if self.bytes <= settle {
-            return;
-        }
-        self.elapsed_ns += elapsed_ns;
-        if self.bytes >= settle + timed {
+        self.timed += length;
+        self.elapsed_ns = self.elapsed_ns.saturating_add(elapsed_ns);
+        if self.timed >= self.run_bytes.timed {
             self.end_run();
         }
     }
 
     fn end_run(&mut self) {
         // Runs differ a little in length: the last bytes may exceed the limit.
-        let RunBytes { settle, timed } = self.run_bytes;
-        let per_run = u128::from(self.elapsed_ns) * u128::from(timed);
-        let cost_ns = (per_run / u128::from(self.bytes - settle)) as u64;
+        let per_run = u128::from(self.elapsed_ns) * u128::from(self.run_bytes.timed);
+        let cost_ns = u64::try_from(per_run / u128::from(self.timed)).unwrap_or(u64::MAX);
+        let timed = self.timed;
+        (self.settled, self.timed, self.elapsed_ns) = (0, 0, 0);
+        if self.is_decided() {
+            self.decided += timed;
+            let other_ns = self.best_ns[self.way.other() as usize];
+            if self.decided >= RETRY_BYTES || cost_ns > other_ns.saturating_mul(WORSE) {
+                *self = Self::new(self.run_bytes);
+            }
+            return;
+        }
         let best_ns = &mut self.best_ns[self.way as usize];
         *best_ns = cost_ns.min(*best_ns);
         self.runs += 1;
-        (self.bytes, self.elapsed_ns) = (0, 0);
         let [first_ns, second_ns] = self.best_ns;
-        self.way = match self.runs == 2 * RUNS {
+        self.way = match self.is_decided() {
             true if second_ns < first_ns => Alternative::Second,
             true => Alternative::First,
             false => self.way.other(),
@@ -114,7 +129,7 @@ mod tests {
     const BYTES: u64 = 1 << 17;
     const RUN_BYTES: RunBytes = RunBytes { settle: 1 << 20, timed: 4 << 20 };
     /// Transfers until the decision: settling and timed bytes of all runs, rounded up.
-    const TRIAL: u64 = 2 * RUNS as u64 * ((RUN_BYTES.settle + RUN_BYTES.timed) / BYTES + 1);
+    const TRIAL: u64 = 2 * RUNS as u64 * ((RUN_BYTES.settle + RUN_BYTES.timed) / BYTES + 2);
 
     #[test]
     fn faster_way_is_kept_and_both_are_tried_again_later() {
@@ -135,12 +150,14 @@ mod tests {
             while !faster.is_decided() {
                 send(&mut faster);
             }
-            for _ in 1..RETRY_BYTES / BYTES {
-                send(&mut faster);
+            // Those that settle do not count.
+            let mut sent = 0;
+            while faster.is_decided() {
                 assert_eq!(faster.way(), winner);
+                send(&mut faster);
+                sent += BYTES;
             }
-            send(&mut faster);
-            assert!(!faster.is_decided(), "both are tried again");
+            assert!((RETRY_BYTES..2 * RETRY_BYTES).contains(&sent), "both are tried again");
             assert!(last_loser < TRIAL, "{last_loser}");
         }
     }
@@ -155,6 +172,25 @@ mod tests {
             faster.handle_sent(way, BYTES, if number < 20 { base + 4_000_000 } else { base });
         }
         assert_eq!(faster.way(), Alternative::First);
+    }
+
+    #[test]
+    fn both_are_tried_again_where_the_faster_one_becomes_much_slower() {
+        let mut faster = FasterOfTwo::new(RUN_BYTES);
+        for _ in 0..TRIAL {
+            let cost = if faster.way() == Alternative::First { 50 } else { 60 };
+            faster.handle_sent(faster.way(), BYTES, cost);
+        }
+        assert!(faster.is_decided());
+        for _ in 0..TRIAL {
+            faster.handle_sent(Alternative::First, BYTES, 110);
+            assert!(faster.is_decided(), "not twice as slow as the other one");
+        }
+        for _ in 0..2 * TRIAL {
+            let cost = if faster.way() == Alternative::First { 130 } else { 60 };
+            faster.handle_sent(faster.way(), BYTES, cost);
+        }
+        assert_eq!((faster.way(), faster.is_decided()), (Alternative::Second, true));
     }
 
     #[test]

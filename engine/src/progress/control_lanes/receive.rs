@@ -94,28 +94,32 @@ impl ControlLanes {
                 Ok(used) => used,
                 Err(error) => return StreamRead::Invalid(error),
             };
-            if (have > 0 || used < got)
-                && let Some((known, _)) = cx.core.enter(session)
-            {
-                known.control_lane_mut().note_bytes(used > 0 || have == 0);
-            }
-            control.stops_at_heads &= used == 0 || have > 0;
-            let begun = cx.place_beginning(session, &bytes[used..]);
-            control.stops_at_heads |= !matches!(begun, BeginningAt::Nowhere);
-            match begun {
-                BeginningAt::InPlace(in_place) => {
-                    control.partial.clear();
-                    control.in_place = Some(in_place);
+            let mut is_placing = false;
+            if have == 0 && used == got {
+                // Whole segments, as usual.
+                control.stops_at_heads = false;
+            } else {
+                if let Some((known, _)) = cx.core.enter(session) {
+                    known.control_lane_mut().note_bytes(used > 0 || have == 0);
                 }
-                _ if have == 0 => control.partial.extend(&self.receive_buffer[used..got]),
-                _ => control.partial.keep_rest(got, used),
-            }
-            if planted!(DropPartial) {
-                control.partial.clear();
-            }
-            let is_placing = control.in_place.is_some();
-            if control.has_partial() {
-                self.await_something(session);
+                control.stops_at_heads &= used == 0 || have > 0;
+                let begun = cx.place_beginning(session, &bytes[used..]);
+                control.stops_at_heads |= !matches!(begun, BeginningAt::Nowhere);
+                match begun {
+                    BeginningAt::InPlace(in_place) => {
+                        control.partial.clear();
+                        control.in_place = Some(in_place);
+                        is_placing = true;
+                    }
+                    _ if have == 0 => control.partial.extend(&self.receive_buffer[used..got]),
+                    _ => control.partial.keep_rest(got, used),
+                }
+                if planted!(DropPartial) {
+                    control.partial.clear();
+                }
+                if control.has_partial() {
+                    self.await_something(session);
+                }
             }
             self.note_stream(session, owed, cx);
             if is_placing && got == space {

@@ -141,7 +141,9 @@ impl Offers {
 
     /// Extends a window of bytes to `wanted`, as far as half of all memory stays free: for
     /// unexpected messages, and for peers to come. Returns `true` if the limit is to be announced.
-    fn extend_to(&mut self, bytes: &mut ReceiveCredit, wanted: u32) -> bool {
+    ///
+    /// RR-CREDIT-5.
+    pub(super) fn extend_to(&mut self, bytes: &mut ReceiveCredit, wanted: u32) -> bool {
         let lacking = wanted.saturating_sub(bytes.window());
         if lacking == 0 {
             return false;
@@ -294,22 +296,10 @@ impl ReceiveCredits {
 
     /// Returns whether a window is longer than the session keeps it.
     #[inline]
-    pub(in crate::proto) fn has_grown(&self, offers: &Offers, wanted: u32) -> bool {
+    fn has_grown(&self, offers: &Offers, wanted: u32) -> bool {
         let kept = Self::kept_windows(offers, wanted);
         let [envelopes, bytes] = self.both();
         envelopes.window() > kept.0 || bytes.window() > kept.1
-    }
-
-    /// Adapts the window of bytes to what the session should have for the messages that the peer is
-    /// advised to send eagerly. Returns `true` if the limit is to be announced.
-    ///
-    /// RR-CREDIT-5.
-    pub(super) fn adapt(&mut self, offers: &mut Offers, wanted: u32) -> bool {
-        let is_extended = offers.extend_to(self.both_mut()[1], wanted);
-        if !is_extended && self.has_grown(offers, wanted) {
-            self.shrink(offers, wanted);
-        }
-        is_extended
     }
 
     /// Shrinks the windows to what the session keeps: what they have grown by is free again.
@@ -415,8 +405,20 @@ impl Core {
     }
 
     /// Shrinks the windows of a session whose unexpected messages are received.
+    /// Shrinks the windows of a session if they are longer than it keeps them.
+    #[inline]
+    pub(in crate::proto) fn shrink_grown_windows(&mut self, slot: u32) {
+        let has_grown = self.with(slot, |it, cx| {
+            let wanted = it.segments.eager_limit().wanted_window();
+            it.segments.receive_credits().has_grown(&cx.shared.offers, wanted)
+        });
+        if has_grown == Some(true) {
+            self.shrink_windows(slot);
+        }
+    }
+
     #[cold]
-    pub(in crate::proto) fn shrink_windows(&mut self, slot: u32) {
+    fn shrink_windows(&mut self, slot: u32) {
         let has_shrunk = self.with(slot, |it, cx| {
             let wanted = it.segments.eager_limit().wanted_window();
             it.segments.receive_credits_mut().shrink(&mut cx.shared.offers, wanted)

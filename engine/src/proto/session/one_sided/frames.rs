@@ -54,7 +54,7 @@ impl Segments {
 
     /// Returns how `length` bytes go, the longest of which that go whole are `whole_max`.
     pub(super) fn data_form(&self, length: u64, whole_max: u64) -> DataForm {
-        match self.protocol().pull_method(length) {
+        match self.protocol().one_sided_method(length) {
             _ if length <= whole_max => DataForm::Whole(length as usize),
             PullMethod::Memory => DataForm::Located,
             PullMethod::Pieces | PullMethod::Lanes | PullMethod::Datagrams => DataForm::Granted,

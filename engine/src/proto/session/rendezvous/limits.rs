@@ -86,7 +86,7 @@ impl PullLimits {
     }
 
     /// Returns the same where pieces are measured to be faster.
-    pub(in crate::proto) fn by_ring_at_most(&self) -> u32 {
+    pub(in crate::proto) fn by_ring_if_faster_max(&self) -> u32 {
         self.pieces.faster_bytes_max.max(self.by_ring_max())
     }
 

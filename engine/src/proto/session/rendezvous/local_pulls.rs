@@ -20,18 +20,17 @@ pub(super) struct ServedMessage {
     length: u64,
     /// The peer could read it.
     is_read: bool,
-    /// When its RTS was staged.
+    /// When its RTS was staged; 0: its time is not measured.
     begun_ns: u64,
     /// When DONE came.
     done_ns: u64,
 }
 
 impl ServedMessage {
-    /// Returns the message of a send of `length` bytes, for which DONE has come. `None`: it is not
-    /// known when it began.
-    pub(super) fn of(serving: &Serving, length: u64, now_ns: u64) -> Option<Self> {
+    /// Returns the message of a send of `length` bytes, for which DONE has come.
+    pub(super) fn of(serving: &Serving, length: u64, now_ns: u64) -> Self {
         let (begun_ns, is_read) = (serving.begun_ns(), serving.is_readable());
-        (begun_ns > 0).then_some(Self { length, is_read, begun_ns, done_ns: now_ns })
+        Self { length, is_read, begun_ns, done_ns: now_ns }
     }
 }
 
@@ -78,9 +77,13 @@ impl SessionRendezvous {
     /// Handles a message that the peer has pulled: the next ones of such a length go by the faster
     /// way.
     pub(super) fn note_served(&mut self, protocol: &mut SendProtocol, message: &ServedMessage) {
-        if let Some(class) = protocol.class_of(message.length) {
+        let class = protocol.class_of(message.length).filter(|_| message.begun_ns > 0);
+        if let Some(class) = class {
             let are_pieces = self.local_pulls.handle(class, message);
             protocol.set_pieces(class, are_pieces);
+        } else if let Some(pulls) = self.local_pulls.get_mut() {
+            // Those behind it waited for it.
+            pulls.done_ns = message.done_ns;
         }
     }
 }
@@ -114,7 +117,7 @@ mod tests {
         let mut pulls = LocalPulls::new();
         assert!(are_pieces(&mut pulls, 0, 3000, 7000));
         assert!(!are_pieces(&mut pulls, 2, 7000, 6000), "each class has its own");
-        assert!(are_pieces(&mut pulls, 7, 5000, 6000));
+        assert!(are_pieces(&mut pulls, 4, 5000, 6000));
         assert!(!are_pieces(&mut pulls, 1, 5600, 6000), "not by an eighth");
     }
 }

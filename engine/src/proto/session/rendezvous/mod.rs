@@ -342,6 +342,10 @@ impl Session {
         grant: &Grant,
         over: GrantOver,
     ) -> Result<(), FrameError> {
+        let id = Id::from_u64(grant.send_operation.get());
+        if let Some((serving, ..)) = cx.shared.operations.serving(cx.slot, id) {
+            serving.note_grant();
+        }
         AnyCarrier::from(over).accept(self, cx, grant)
     }
 }
@@ -458,13 +462,13 @@ impl Core {
                     serving.done = Some(done.accepted.get());
                 }
                 let count = serving.unsolicited_count();
-                let served = ServedMessage::of(serving, operation.length, now_ns);
+                let is_whole = !is_abandoned && done.accepted.get() == operation.length;
+                let length = if is_whole { operation.length } else { 0 };
+                let served = ServedMessage::of(serving, length, now_ns);
                 self.finish_serving(id, effects);
                 self.with(slot, |it, _| {
                     it.rendezvous.note_arrived(count);
-                    if let Some(served) = served {
-                        it.rendezvous.note_served(it.segments.protocol_mut(), &served);
-                    }
+                    it.rendezvous.note_served(it.segments.protocol_mut(), &served);
                 });
             }
             OperationState::AwaitMatch if is_abandoned => {

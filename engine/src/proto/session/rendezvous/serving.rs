@@ -18,7 +18,7 @@ pub(crate) struct Serving {
     /// The RTS contained the location of the message: the peer may be reading it
     /// ([`super::pull::cma`]).
     is_readable: bool,
-    /// When its RTS was staged; 0: that is not known.
+    /// When its RTS was staged; 0: its time is not measured.
     begun_ns: u64,
     /// DONE was received, with this many bytes accepted.
     pub(super) done: Option<u64>,
@@ -46,7 +46,15 @@ impl Serving {
         self.begun_ns = now_ns;
     }
 
-    /// Returns when its RTS was staged; 0: that is not known.
+    /// Notes that the peer grants it. One that it could read it has not read.
+    pub(super) fn note_grant(&mut self) {
+        if self.is_readable {
+            self.begun_ns = 0;
+        }
+    }
+
+    /// Returns when its RTS was staged; 0: that is not known, or it was not read although it could
+    /// be.
     pub(super) fn begun_ns(&self) -> u64 {
         self.begun_ns
     }
@@ -146,6 +154,17 @@ mod tests {
 
     fn accepts(serving: &mut Serving, by: impl RangeCarrier, range: (u64, u32)) -> bool {
         by.admit(serving, &Grant::new(by.over(), 1, 2, range), MESSAGE).is_ok()
+    }
+
+    #[test]
+    fn a_message_that_is_granted_although_it_could_be_read_is_not_measured() {
+        for (is_readable, begun_ns) in [(true, 0), (false, 7)] {
+            let mut serving = Serving::new(is_readable);
+            serving.note_begun(7);
+            assert_eq!(serving.begun_ns(), 7);
+            serving.note_grant();
+            assert_eq!(serving.begun_ns(), begun_ns);
+        }
     }
 
     /// RR-BULK-2

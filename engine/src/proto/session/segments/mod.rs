@@ -346,7 +346,7 @@ impl Segments {
     }
 
     /// Returns the limits on what the peer may be sent eagerly, as it advises.
-    pub(in crate::proto) fn eager_limit(&self) -> &EagerLimit {
+    pub(super) fn eager_limit(&self) -> &EagerLimit {
         &self.eager_limit
     }
 

@@ -6,10 +6,10 @@
 //! | [`Route::Stream`] | `stream_max` | a frame in a long segment on the TCP stream |
 //! | [`Route::Pull`] | any | a request to send; pulled by a [`PullMethod`] |
 //!
-//! A row whose transport the session lacks is empty. The table changes with what the session can do
-//! and with the length of its segments, and with nothing else: what changes from message to message
-//! (credit, the eager limit, what is outstanding) decides only between a row and the request to
-//! send.
+//! A row whose transport the session lacks is empty. The table changes with what the session can do,
+//! with the length of its segments, and with what is measured of pieces and reads, and with nothing
+//! else: what changes from message to message (credit, the eager limit, what is outstanding)
+//! decides only between a row and the request to send.
 
 use super::segment::LONG_PAYLOAD_BYTES;
 use super::transport::Transport;
@@ -23,7 +23,7 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 const SHORT_FRAME_BYTES_MAX: usize = 2048;
 
 /// Classes of lengths that are pulled either way, at most.
-pub(in crate::proto) const CLASSES: usize = 8;
+pub(in crate::proto) const CLASSES: usize = 5;
 
 /// What a session can do. What follows from that is in its [`SendProtocol`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -121,8 +121,8 @@ pub(crate) struct SendProtocol {
     pull_short_max: u32,
     /// The longest of those that are pulled either way, as measured; 0: there are none.
     either_max: u32,
-    /// Classes of these that are pulled as the shorter ones ([`Self::class_of`]), a bit each.
-    shorter_classes: u8,
+    /// Classes of these that are pulled in pieces ([`Self::class_of`]), a bit each.
+    classes_in_pieces: u8,
     /// As [`Self::transport`].
     transport: Option<Transport>,
 }
@@ -136,7 +136,7 @@ impl SendProtocol {
         pull: [PullMethod::Lanes; 2],
         pull_short_max: 0,
         either_max: 0,
-        shorter_classes: 0,
+        classes_in_pieces: 0,
         transport: Some(Transport::Stream),
     };
 
@@ -169,7 +169,10 @@ impl SendProtocol {
         };
         // Two copies of a short message by the ring are faster than one by a system call.
         let pull_short_max = if in_pieces { limits.by_ring_max() } else { 0 };
-        let either_max = if in_pieces && from_memory { limits.by_ring_at_most() } else { 0 };
+        let either_max = match in_pieces && from_memory {
+            true => limits.by_ring_if_faster_max().min(pull_short_max.saturating_mul(1 << CLASSES)),
+            false => 0,
+        };
         Self {
             segment_max,
             stream_max: stream_max as u32,
@@ -177,7 +180,7 @@ impl SendProtocol {
             pull: if from_memory { [other, PullMethod::Memory] } else { [other; 2] },
             pull_short_max,
             either_max,
-            shorter_classes: 0,
+            classes_in_pieces: 0,
             transport,
         }
     }
@@ -205,9 +208,16 @@ impl SendProtocol {
     /// Returns how the receiver pulls a message of `length` bytes.
     #[inline]
     pub(crate) fn pull_method(&self, length: u64) -> PullMethod {
-        let is_longer = length > self.pull_short_max.into()
-            && self.class_of(length).is_none_or(|class| self.shorter_classes >> class & 1 == 0);
-        self.pull[usize::from(is_longer)]
+        match self.class_of(length) {
+            Some(class) if self.classes_in_pieces >> class & 1 == 1 => self.granted_by(),
+            _ => self.one_sided_method(length),
+        }
+    }
+
+    /// Returns how `length` bytes of a put or get are pulled: what is measured of messages does not
+    /// apply, as these are granted first if they go in pieces.
+    pub(in crate::proto) fn one_sided_method(&self, length: u64) -> PullMethod {
+        self.pull[usize::from(length > self.pull_short_max.into())]
     }
 
     /// Returns the class of a message of `length` bytes that is pulled either way, as measured: up
@@ -221,7 +231,7 @@ impl SendProtocol {
     /// Sets whether messages of a class are pulled as the shorter ones, in pieces.
     pub(in crate::proto) fn set_pieces(&mut self, class: usize, are_pieces: bool) {
         let bit = 1 << class;
-        self.shorter_classes = self.shorter_classes & !bit | if are_pieces { bit } else { 0 };
+        self.classes_in_pieces = self.classes_in_pieces & !bit | if are_pieces { bit } else { 0 };
     }
 
     /// Returns how the receiver gets what it cannot read from the sender's memory.
@@ -394,6 +404,12 @@ mod tests {
         );
         table.set_pieces(0, true);
         assert_eq!(rows(&table), [segment, (4 * PIECES_MAX, pieces), (u64::MAX, memory)]);
+        let of_puts = [PIECES_MAX, PIECES_MAX + 1].map(|length| table.one_sided_method(length));
+        assert_eq!(
+            of_puts,
+            [PullMethod::Pieces, PullMethod::Memory],
+            "nothing is measured of them"
+        );
         (0..2).for_each(|class| table.set_pieces(class, false));
         assert_eq!(table, before);
         let alone = protocol(Capabilities { has_cma: false, ..able }, RING);

@@ -76,7 +76,8 @@ impl Session {
             let (window, limit) = (bytes.window(), self.segments.eager_limit_mut());
             limit.handle_lone_chunk(&rate, copy_speed, (lanes, window));
             let wanted = limit.wanted_window();
-            if self.segments.receive_credits_mut().adapt(&mut cx.shared.offers, wanted) {
+            let [_, bytes] = self.segments.receive_credits_mut().both_mut();
+            if cx.shared.offers.extend_to(bytes, wanted) {
                 cx.add_work(Work::Flush);
             }
         }
@@ -145,6 +146,10 @@ impl Core {
             session.accept_chunk(&mut cx, lane, header, now_ns, copy_speed)
         });
         let is_good = arrived.is_some();
+        if let Some(slot) = slot {
+            // The advised class may have become lower.
+            self.shrink_grown_windows(slot);
+        }
         let Arrived { length, checksum } = arrived.unwrap_or_default();
         let ChunkReceive { operation, offset, .. } = receive;
         let pulled = self.shared.operations.pulled(operation);
