@@ -6,10 +6,10 @@
 //! | [`Route::Stream`] | `stream_max` | a frame in a long segment on the TCP stream |
 //! | [`Route::Pull`] | any | a request to send; pulled by a [`PullMethod`] |
 //!
-//! A row whose transport the session lacks is empty. The table changes with what the session can do,
-//! with the length of its segments, and with what is measured of pieces and reads, and with nothing
-//! else: what changes from message to message (credit, the eager limit, what is outstanding)
-//! decides only between a row and the request to send.
+//! A row whose transport the session lacks is empty. The table changes with what the session can
+//! do, with the length of its segments, and with what is measured of pieces and reads, and with
+//! nothing else: what changes from message to message (credit, the eager limit, what is
+//! outstanding) decides only between a row and the request to send.
 
 use super::segment::LONG_PAYLOAD_BYTES;
 use super::transport::Transport;
