@@ -19,8 +19,8 @@ pub(super) enum BeginningAt {
     InPlace(Box<MessageInPlace>),
     /// With other segments: it has a receive, but little of it is missing.
     AlmostWhole,
-    /// With other segments.
-    Nowhere,
+    /// With other segments: it is not received in place.
+    WithOthers,
 }
 
 /// A message of which a part has arrived.
@@ -51,16 +51,16 @@ impl LaneCx<'_> {
     /// `bytes`: all received ones of its segment.
     pub(super) fn place_beginning(&mut self, session: u32, bytes: &[u8]) -> BeginningAt {
         if bytes.is_empty() {
-            return BeginningAt::Nowhere;
+            return BeginningAt::WithOthers;
         }
         let message = match self.core.find_receive(session, bytes) {
             Some(Beginning::Placed(message)) => message,
             Some(Beginning::AlmostWhole) => return BeginningAt::AlmostWhole,
-            None => return BeginningAt::Nowhere,
+            None => return BeginningAt::WithOthers,
         };
         let payload = &bytes[message.head().len()..];
         if !self.completions.begin_placed(session, message.receive(), payload) {
-            return BeginningAt::Nowhere;
+            return BeginningAt::WithOthers;
         }
         let at = payload.len();
         BeginningAt::InPlace(Box::new(MessageInPlace { message, at, is_duplicate: false }))

@@ -103,9 +103,9 @@ impl ControlLanes {
                     known.control_lane_mut().note_bytes(used > 0 || have == 0);
                 }
                 control.stops_at_heads &= used == 0 || have > 0;
-                let begun = cx.place_beginning(session, &bytes[used..]);
-                control.stops_at_heads |= !matches!(begun, BeginningAt::Nowhere);
-                match begun {
+                let beginning = cx.place_beginning(session, &bytes[used..]);
+                control.stops_at_heads |= !matches!(beginning, BeginningAt::WithOthers);
+                match beginning {
                     BeginningAt::InPlace(in_place) => {
                         control.partial.clear();
                         control.in_place = Some(in_place);

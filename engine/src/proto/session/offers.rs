@@ -404,7 +404,6 @@ impl Core {
         }
     }
 
-    /// Shrinks the windows of a session whose unexpected messages are received.
     /// Shrinks the windows of a session if they are longer than it keeps them.
     #[inline]
     pub(in crate::proto) fn shrink_grown_windows(&mut self, slot: u32) {
@@ -417,6 +416,7 @@ impl Core {
         }
     }
 
+    /// Shrinks the windows of a session, and extends those of others.
     #[cold]
     fn shrink_windows(&mut self, slot: u32) {
         let has_shrunk = self.with(slot, |it, cx| {

@@ -296,16 +296,16 @@ impl Segments {
         &self.protocol
     }
 
+    /// Returns the same, mutable.
+    pub(in crate::proto) fn protocol_mut(&mut self) -> &mut SendProtocol {
+        &mut self.protocol
+    }
+
     /// Notes that credit or an acknowledgement was announced in a datagram that may be lost, and no
     /// later one repeats it, or that an acknowledgement has to be requested.
     fn note_update_due(&mut self) {
         self.update_due = true;
         self.uncommon.add(Uncommon::UPDATE);
-    }
-
-    /// Returns the same, mutable.
-    pub(in crate::proto) fn protocol_mut(&mut self) -> &mut SendProtocol {
-        &mut self.protocol
     }
 
     /// Returns whether a segment without frames has to be sent.
