@@ -28,12 +28,16 @@ const HEAD_BYTES_MAX: usize = SEGMENT_HEADER_BYTES + HEADER_AND_DATA_BYTES;
 /// call of its own.
 const MISSING_BYTES_MIN: usize = 8 << 10;
 
+/// Length of a segment from which on most of it would be received into its receive, if a read had
+/// stopped at its head.
+const LONG_SEGMENT_BYTES_MIN: usize = 2 * MISSING_BYTES_MIN;
+
 /// What is known of a message by its beginning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Beginning {
     /// The rest is received into its receive.
     Placed(PlacedMessage),
-    /// It has a receive, but little of it is missing.
+    /// It is long and has a receive, but little of it is missing.
     AlmostWhole,
 }
 
@@ -71,8 +75,9 @@ impl PlacedMessage {
 
 impl Core {
     /// Finds the receive of the message that a session's stream continues with, of which `bytes`
-    /// have arrived. `None`: it is not the next frame, is not plain, or has a checksum; or no
-    /// receive is posted that takes it as a whole, and only messages of this peer. Nothing changes.
+    /// have arrived. `None`: it is not the next frame, is not plain, is short, or has a checksum;
+    /// or no receive is posted that takes it as a whole, and only messages of this peer. Nothing
+    /// changes.
     pub(crate) fn find_receive(&mut self, slot: u32, bytes: &[u8]) -> Option<Beginning> {
         let (session, cx) = self.enter(slot)?;
         let (header, body) = SegmentHeader::ref_from_prefix(bytes).ok()?;
@@ -95,7 +100,7 @@ impl Core {
             && !rare!("a message that is kept beside its receive", 4);
         let is_much = length >= bytes.len() + MISSING_BYTES_MIN
             || (is_placed && rare!("a message of which little is missing", 2));
-        if !is_placed {
+        if !is_placed || !(is_much || length >= LONG_SEGMENT_BYTES_MIN) {
             return None;
         }
         let source = session.peer.remotes().index_of(eager.source_endpoint.get());
